@@ -1,4 +1,4 @@
-"""Tasks, training, records and reports. Their dependencies are in the extra `lab`.
+"""Tasks, training, records and reports. Requires `pip install isometry[lab]`.
 
 Public names are imported on first use (PEP 562), so that the command line can print its
 help without importing torch.
@@ -28,7 +28,7 @@ __all__ += ["Recipe", "Schedule", "OptimizerRecipe", "Config", "Training"]
 __all__ += ["RunOutcome", "RunError", "train", "resume", "load_model", "register"]
 __all__ += ["write_report", "get_data"]
 
-# public names, by the module that defines them
+# public names, keyed by the module that defines them
 _EXPORTS = {
     "task": ("AbstractTask", "AbstractEndlessTask", "Batch", "training_rows"),
     "_evaluation": ("evaluate",),
@@ -40,7 +40,7 @@ _EXPORTS = {
     "_report.command": ("write_report",),
     "_data.get": ("get_data",),
 }
-# public modules, which are imported on first use as well
+# public modules, also imported on first use
 _MODULES = ("paper", "tasks", "bench")
 
 

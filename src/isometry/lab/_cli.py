@@ -1,7 +1,8 @@
-"""The command `isometry`.
+"""The `isometry` command.
 
-Each command is a module with `add_arguments(parser)` and `main(options)`. Only the
-module of the command that is called is imported, so that the help appears at once.
+Each subcommand, such as `isometry train`, is a module with `add_arguments(parser)` and
+`main(options)`. Only the module of the subcommand that is called is imported, so that
+the help appears quickly.
 """
 
 import argparse
@@ -16,45 +17,49 @@ import isometry
 from isometry.lab._options import suggestion
 from isometry.lab._pairs import Pairs
 
-# the module of each command, and its description in `isometry --help`
+# the module of each subcommand, and its description in `isometry --help`
 COMMANDS = {
     "train": ("isometry.lab._train.command", "train a network on a task"),
-    "sweep": ("isometry.lab._sweep.command", "train all combinations of options"),
+    "sweep": (
+        "isometry.lab._sweep.command",
+        "train once for each combination of options",
+    ),
     "report": ("isometry.lab._report.command", "write a report about runs"),
     "reproduce": (
         "isometry.lab._sweep.reproduce",
-        "run what a figure or table of the paper needs",
+        "train the runs behind a figure or table of the paper",
     ),
     "bench": ("isometry.lab.bench.command", "time isometry and other libraries"),
     "config": ("isometry._config", "print what isometry uses on this machine"),
-    "data": ("isometry.lab._data.get", "fetch the data of a task"),
+    "data": ("isometry.lab._data.get", "fetch the data for a task"),
 }
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that suggests the closest known word when a word is unknown.
 
-    By default, the outermost argparse parser reports unknown words. It does not know
-    the options of a command, so it could not suggest any of them.
+    By default, argparse has the top-level parser report unknown words. That parser
+    does not know the options of a subcommand, so it could not suggest any of them.
 
-    Options cannot be abbreviated. The parser of `isometry train` also sees the words
-    after the task, and would take the option `--mode` of a user's task for an
-    abbreviation of `--model` or `--model-options`.
+    Options cannot be abbreviated. Otherwise the parser of `isometry train`, which also
+    sees the words after the task, would mistake the option `--mode` of a user's task
+    for an abbreviation of `--model` or `--model-options`.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the words. An unknown word ends the program with an error message."""
+        """Parse the words; exit with an error message if a word is unknown."""
         values, rest = super().parse_known_args(args, namespace)
         if rest:
-            # argparse may have taken the value of an unknown option for a task
+            # argparse may have mistaken the value of an unknown option for the task,
+            # so list `words` as well
             self.refuse([*rest, *(getattr(values, "words", None) or ())])
         return values, rest
 
     def refuse(self, words: Sequence[str]) -> None:
-        """End the program with an error message about unknown words."""
+        """Exit with an error message about unknown words."""
         hint = suggestion(words[0].partition("=")[0], self._option_string_actions)
         options = self._option_string_actions.items()
         pairs = [name for name, action in options if isinstance(action, Pairs)]
@@ -63,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}.{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check that a value is a valid choice. The error suggests the closest one."""
+        """Raise an error that suggests the closest choice if a value is not valid."""
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
@@ -75,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: the words after the name of the program; `sys.argv[1:]` if None.
+        argv: the arguments after the name of the program; `sys.argv[1:]` if None.
 
     Returns:
         The exit code: 0; 1 if a run failed or diverged; 2 for an invalid command line;
@@ -94,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = subparsers.add_parser(name, help=text, description=text)
         if words[:1] == [name]:
             importlib.import_module(module).add_arguments(command)
-    # argparse would take the value of an unknown option for a command
+    # refuse an unknown option, before argparse mistakes its value for a subcommand
     if words and words[0].startswith("--") and words[0] not in ("--help", "--version"):
         parser.refuse(words)
     options = parser.parse_args(words)
@@ -109,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("isometry: interrupted\n")
         return 130
     except BrokenPipeError:
-        # The pipe was closed, as in `isometry ... | head`. Redirect standard output,
-        # because Python flushes it at exit, and this would raise again.
+        # The pipe was closed, as in `isometry ... | head`. Redirect standard output to
+        # the null device, because Python flushes it at exit, which would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code

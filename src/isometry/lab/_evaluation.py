@@ -1,4 +1,4 @@
-"""The loss and the metrics of a task on batches and on whole splits."""
+"""Computes the loss and the metrics of a task, on a batch or on a whole split."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,8 +17,9 @@ def evaluate(
 
     $$ \bar m = \sum_b w_b m_b \Big/ \sum_b w_b $$
 
-    where $m_b$ is the mean over the batch $b$, and $w_b$ is the number of terms in this
-    mean, from `task.weights`. Thus the size of the batches does not matter.
+    where $m_b$ is the mean of the loss or of a metric over batch $b$, and $w_b$ is the
+    number of terms in this mean, from `task.weights`. Thus the result does not depend
+    on the batch size.
 
     Args:
         task: the task.
@@ -27,7 +28,8 @@ def evaluate(
         size: number of sequences in a batch.
 
     Returns:
-        Means by name; empty if the split has no sequences.
+        The means, keyed by "loss" and by the names of the metrics. Empty if the split
+        has no sequences.
     """
     import torch
 
@@ -47,15 +49,15 @@ def evaluate(
 
 
 def metrics_of(task: AbstractTask, outputs: "Tensor", batch: Batch) -> dict[str, float]:
-    """The result of `task.metrics`, checked, with tensors converted to numbers.
+    """Call `task.metrics`, check the result, and convert its tensors to numbers.
 
     Args:
         task: the task.
-        outputs: the outputs for the batch.
+        outputs: outputs of the model for the batch.
         batch: the sequences and their answers.
 
     Returns:
-        Means by name.
+        The mean of each metric, keyed by name.
 
     Raises:
         TypeError: if a metric is not a number.
@@ -75,8 +77,8 @@ def metrics_of(task: AbstractTask, outputs: "Tensor", batch: Batch) -> dict[str,
             )
     if task.metric not in ("loss", *metrics):
         raise ValueError(
-            f"`metric` of {name} must be one of {', '.join(('loss', *metrics))}, the "
-            f"loss and the names that `metrics` returns; got {task.metric!r}."
+            f"`metric` of {name} must be one of {', '.join(('loss', *metrics))}, that "
+            f"is, the loss or a name that `metrics` returns; got {task.metric!r}."
             f"{suggestion(task.metric, metrics)}"
         )
     return metrics

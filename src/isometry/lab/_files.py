@@ -1,4 +1,4 @@
-"""The files in the folder of a run, from which a killed run can be resumed."""
+"""The files in the folder of a run, written so that a killed run can be resumed."""
 
 import contextlib
 import itertools
@@ -20,15 +20,18 @@ SUMMARY = "summary.json"
 LOCK = "lock"
 
 Status = Literal["finished", "solved", "diverged", "interrupted"]
-# statuses of a run that stopped as planned: after its last step, or with a solved task
+# the statuses of a run that stopped as planned: after its last step, or because the
+# task was solved
 ENDED: tuple[Status, ...] = ("finished", "solved")
 
 
 class Summary(TypedDict):
     """The content of `summary.json`: how a run ended, and its results.
 
-    `best`, `best_by_test` and `final` hold a step and, for each split, the metrics at
-    that step. They are empty if there was no such evaluation.
+    `best` and `best_by_test` describe the evaluations with the best validation result
+    and the best test result, and `final` the last evaluation. Each holds the step and,
+    for each split, the metrics at that step. Each is empty if there was no such
+    evaluation.
     """
 
     status: Status
@@ -49,7 +52,7 @@ class Summary(TypedDict):
 
 
 class RunError(Exception):
-    """A run cannot begin or be resumed. The message says why, and what to do."""
+    """A run cannot begin, continue or be read. The message says why, and what to do."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -85,7 +88,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Args:
         folder: path of the folder, which must not exist.
-        files: contents of the files, by name.
+        files: contents of the files, keyed by name.
 
     Raises:
         RunError: if the folder exists or cannot be made.
@@ -98,17 +101,19 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # a killed process with the same id may have left this folder
+        # an earlier process with the same id may have left this folder when it was
+        # killed
         partial.mkdir(exist_ok=True)
         for name, data in files.items():
             write_atomically(partial / name, data)
-        # this fails if another process has made and filled `folder` in the meantime
+        # this fails if another process has created and filled `folder` in the meantime
         partial.rename(folder)
         _sync_folder(folder.parent)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
-            f"{folder} must be a path for a new folder; got {error}. Choose another."
+            f"{folder} must be a path for a new folder; got {error}. Choose "
+            f"another path."
         ) from error
 
 
@@ -117,10 +122,11 @@ def divergence(folder: Path, steps: int) -> str:
 
     Args:
         folder: folder of the run.
-        steps: number of steps in its summary, all before the loss diverged.
+        steps: number of steps in the run's summary, which counts only the steps before
+            the loss diverged.
 
     Returns:
-        Two sentences, without the last full stop.
+        Two sentences, without the final period.
     """
     path = folder / CHECKPOINT
     rest = "That was before its first checkpoint"
@@ -133,10 +139,10 @@ def default_folder(name: str) -> Path:
     """The path of a new folder under the user's data directory.
 
     Args:
-        name: beginning of the name of the folder.
+        name: first part of the folder's name.
 
     Returns:
-        A path that does not exist: the name, followed by the first free number.
+        A path that does not exist yet: the name, followed by the first free number.
     """
     runs = data_folder() / "runs"
     candidates = (runs / f"{name}-{i:03}" for i in itertools.count(1))
@@ -144,7 +150,7 @@ def default_folder(name: str) -> Path:
 
 
 def data_folder() -> Path:
-    """The folder for runs and sweeps if the user does not name a folder."""
+    """The folder under which runs and sweeps are stored by default."""
     from platformdirs import user_data_path
 
     return user_data_path("isometry")
@@ -155,7 +161,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes, until the block or this process ends.
 
     Args:
-        folder: folder of a run.
+        folder: folder of a run or of a sweep.
 
     Yields:
         Nothing.
@@ -170,13 +176,13 @@ def locked(folder: Path) -> Iterator[None]:
         hold = lock.acquire(timeout=0)
     except Timeout:
         raise RunError(
-            f"{folder} is being written by another process. Wait until it has ended, "
-            f"or train into another folder."
+            f"{folder} is being written by another process. Wait until that process "
+            f"has ended, or choose another folder."
         ) from None
     except OSError as error:
         raise RunError(
             f"{folder} must be a folder that can be written to; got {error}. Copy it "
-            f"to a place where you may write."
+            f"to a place where you have write permission."
         ) from error
     with hold:
         yield
@@ -225,8 +231,8 @@ class Metrics:
         # without a buffer, a written line is not lost if the process is killed
         self.file = path.open("ab", buffering=0)
         self.file.truncate(size)
-        # `truncate` does not move the position, which the method `size` returns, so set
-        # it to the new end
+        # `truncate` does not move the file position. The method `size` returns this
+        # position, so move it to the new end.
         self.file.seek(size)
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -250,7 +256,8 @@ class Metrics:
 
 
 def _sync_folder(folder: Path) -> None:
-    # A rename is on the disk only after an fsync of the folder. Windows cannot do this.
+    # A rename reaches the disk only after an fsync of the folder, which Windows does
+    # not support.
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -260,12 +267,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a run; empty if there is no file."""
+    """Read a JSON object from a file; empty if the file does not exist."""
     return json.loads(path.read_bytes()) if path.exists() else {}
 
 
 def resume_command(folder: Path) -> str:
-    """The command that resumes a run; `--trust` is added for classes of the user."""
+    """The command that resumes a run, with `--trust` if it uses a user's own class."""
     names: list[Any] = []
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         config = read_json(folder / CONFIG)
@@ -275,7 +282,7 @@ def resume_command(folder: Path) -> str:
 
 
 def read_summary(folder: Path) -> Summary | None:
-    """Read the summary of a run from its folder; None if there is none."""
+    """Read the summary of a run from its folder; None if there is no summary."""
     path = folder / SUMMARY
     if not path.exists():
         return None
@@ -283,11 +290,11 @@ def read_summary(folder: Path) -> Summary | None:
         summary: Any = read_json(path)
         if {"status", "steps", "seconds", "metric", "best"} <= summary.keys():
             return summary
-    raise RunError(damaged(path, "no summary of a run"))
+    raise RunError(damaged(path, "something that is not a summary"))
 
 
 def read_checkpoint(folder: Path) -> bytes | None:
-    """Read the checkpoint of a run as bytes; None if there is none yet."""
+    """Read the checkpoint of a run as bytes; None if it has not been written yet."""
     path = folder / CHECKPOINT
     data = path.read_bytes() if path.exists() else None
     if data == b"":
@@ -296,15 +303,15 @@ def read_checkpoint(folder: Path) -> bytes | None:
 
 
 def damaged(path: Path, what: str) -> str:
-    """An error message about a file that is not as the run has written it."""
+    """An error message about a file that is not what the run wrote."""
     return (
-        f"{path} must be what `isometry train` has written for this run; got {what}. "
+        f"{path} must be what `isometry train` wrote for this run; got {what}. "
         f"Restore it from a copy, or begin another run."
     )
 
 
 def origin(folder: Path | None) -> str:
-    """Advice for an error message if another revision wrote the run; else empty."""
+    """Advice for an error message if another revision began the run; else empty."""
     if folder is None:
         return ""
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -312,9 +319,9 @@ def origin(folder: Path | None) -> str:
         here = environment(ranks=1)["revision"]
         if revision and revision != here:
             return (
-                f" The run was begun at revision {revision} of isometry, and this is "
-                f"{here or isometry.__version__}. Reports read runs of every revision, "
-                f"but other revisions may be unable to read a checkpoint. To resume, "
-                f"check out {revision}."
+                f" The run was started with revision {revision} of isometry, but this "
+                f"is {here or isometry.__version__}. Reports can read runs from any "
+                f"revision, but other revisions may be unable to read the checkpoint. "
+                f"To resume, check out {revision}."
             )
     return ""

@@ -1,7 +1,7 @@
 """Turns the words of a command line into options, tasks and networks.
 
-A dataclass is the only list of its options: the annotations of its fields give the
-types, and its docstring gives the help.
+Options are defined in one place, the fields of a dataclass: the annotations of the
+fields give the types, and the docstring of the dataclass gives the help texts.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from typing import (
 
 from isometry.lab._pairs import Pairs, pair, value_of
 
-# a user's own class in an option, written as package.module:Class
+# how an option refers to a user's own class: package.module:Class
 _PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 REFERENCE = re.compile(f"{_PATH}:{_PATH}")
 
-# for each annotation, the types of TOML or JSON values that it allows, and the
-# description of these values in error messages
+# for each annotation, the types of TOML or JSON values that it allows, and how error
+# messages describe these values
 _KINDS = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
@@ -72,7 +72,7 @@ class FieldType(NamedTuple):
 
 
 def types_of(config: type) -> dict[str, FieldType]:
-    """Types of the fields of a dataclass, by name.
+    """The types of a dataclass's fields, keyed by name.
 
     Args:
         config: the dataclass.
@@ -88,13 +88,13 @@ def types_of(config: type) -> dict[str, FieldType]:
         hint = hints[field.name]
         parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         literals = [part for part in parts if get_origin(part) is Literal]
-        # `dict` for `dict[str, Any]`
+        # reduce `dict[str, Any]` to `dict`
         kinds = [get_origin(part) or part for part in parts if part not in literals]
         if unknown := [kind for kind in kinds if kind not in _KINDS]:
             raise ValueError(
                 f"`{field.name}` must be annotated as bool, int, float, str, dict or "
                 f"Literal, or as a union of these and None; got {unknown[0]} in "
-                f"{config.__name__}. Options of a command have no other types."
+                f"{config.__name__}. Options of a command cannot have any other type."
             )
         choices = tuple(choice for part in literals for choice in get_args(part))
         types[field.name] = FieldType(tuple(kinds), choices)
@@ -109,7 +109,7 @@ def make(config: type[Instance], values: Mapping[str, Any]) -> Instance:
 
     Args:
         config: the dataclass.
-        values: values by name, as read from a file or a command line.
+        values: values keyed by name, as read from a file or a command line.
 
     Returns:
         The instance.
@@ -154,9 +154,9 @@ def add_fields(
     Args:
         parser: parser of a command.
         config: a dataclass.
-        title: title of the group in the help.
-        several: whether an option takes a list of one or more values.
-        only: names of the fields that become options; all if None.
+        title: heading above these options in the help.
+        several: whether each option takes one or more values.
+        only: names of the fields that become options; if None, all fields do.
     """
     group, docs = parser.add_argument_group(title), describe(config)
     types = types_of(config)
@@ -172,16 +172,17 @@ def add_fields(
 def add_hidden(
     parser: argparse.ArgumentParser, configs: Iterable[type], *, several: bool = False
 ) -> None:
-    """Accept options of tasks and of training before the task, without help texts.
+    """Add options of tasks and of training that do not appear in the help.
 
-    Thus the options may precede the task, and the task may be named in a file instead.
-    If no task is named at all, the error is about the task and not about its options.
+    With them, options may precede the task on the command line, or the task may be
+    named in a file. If no task is named at all, the error message is about the missing
+    task, and not about unknown options.
 
     Args:
         parser: parser of a command that takes a task.
         configs: the dataclasses. If an option has different types in two of them, its
-            value is parsed as JSON, and stays a text if it is not JSON.
-        several: whether an option takes a list of one or more values.
+            value is parsed as JSON, and remains a string if it is not valid JSON.
+        several: whether each option takes one or more values.
     """
     options: dict[str, dict[str, Any]] = {}
     for config in configs:
@@ -194,7 +195,7 @@ def add_hidden(
 
 
 def option_of(name: str) -> str:
-    """The option of a field: `--hidden-size` for `hidden_size`."""
+    """The command-line option for a field: `--hidden-size` for `hidden_size`."""
     return "--" + name.replace("_", "-")
 
 
@@ -205,7 +206,7 @@ def spell(name: str, value: Any) -> list[str]:
         return [option if value else option.replace("--", "--no-", 1)]
     if isinstance(value, dict):
         texts = {
-            # a text such as "3" would be read as a number, so write it with quotes
+            # quote a string such as "3", which would otherwise be read as a number
             k: v if isinstance(v, str) and value_of(v) is v else json.dumps(v)
             for k, v in value.items()
         }
@@ -218,7 +219,7 @@ def as_typed(message: str, names: Iterable[str]) -> str:
 
     Args:
         message: the message, with names of fields in backquotes.
-        names: the fields that the user gave on the command line.
+        names: the fields to replace, usually those given on the command line.
 
     Returns:
         The message, with `--hidden-size` for `hidden_size`.
@@ -229,7 +230,7 @@ def as_typed(message: str, names: Iterable[str]) -> str:
 
 
 def describe(config: type) -> dict[str, str]:
-    """The descriptions of the fields in the docstring of a dataclass, by name."""
+    """The description of each field in a dataclass's docstring, keyed by name."""
     doc = inspect.cleandoc(config.__doc__ or "")
     section = re.search(r"^(?:Args|Attributes):\n((?: {4}.*\n?)+)", doc, re.MULTILINE)
     entry = re.compile(r"^ {4}(\w+):(.*(?:\n {5,}.*)*)", re.MULTILINE)
@@ -260,12 +261,12 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
     Args:
         word: the word that was typed.
-        known: the words that would have been right.
+        known: the valid words.
 
     Returns:
         The question, with a space before it; empty if no word is close.
     """
-    # compare in lower case, since wrong capitals are a typing error, too
+    # compare in lower case, to recognize a word with the wrong capitals
     by_lower_case = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return f" Do you mean {by_lower_case[close[0]]}?" if close else ""
@@ -275,16 +276,16 @@ Thing = TypeVar("Thing")
 
 
 class Registry(Generic[Thing]):
-    """Tasks or networks by name: from isometry, from other packages and from the user.
+    """Finds tasks or networks by name: isometry's, other packages' and the user's own.
 
     A class that is not registered has the name package.module:Class.
 
     Args:
         what: the option that takes these names, "task" or "model", for error messages.
         group: the group of entry points in which other packages list their classes.
-        ours: the tasks or networks of this package, by name.
-        accept: turns a class into an entry of the registry, or raises `TypeError` or
-            `ValueError`.
+        ours: isometry's own tasks or networks, keyed by name.
+        accept: turns a class into an entry of the registry; raises `TypeError` or
+            `ValueError` if the class is unsuitable.
     """
 
     def __init__(
@@ -313,7 +314,7 @@ class Registry(Generic[Thing]):
         Args:
             name: the name.
             trust: True to import any class that is not registered, or the names of the
-                classes that may be imported. Pass False for a name from a file.
+                classes that may be imported. Pass False if the name comes from a file.
 
         Returns:
             The entry.
@@ -331,8 +332,8 @@ class Registry(Generic[Thing]):
                     return self.add(name, self._import(name))
                 raise ValueError(
                     f"`{self.what}` must be registered, or a class that you trust; got "
-                    f"{name}, which a file names. To import its code, add `--trust` "
-                    f"(in Python, `trust=True`)."
+                    f"{name}, which comes from a file. To import its code, add "
+                    f"`--trust` (in Python, `trust=True`)."
                 )
         raise ValueError(
             f"`{self.what}` must be one of {', '.join(self)}, or a class as "
@@ -369,9 +370,9 @@ class Registry(Generic[Thing]):
 
 
 def _is_missing(module: str, error: Exception) -> bool:
-    """Whether `error` says that there is no such module, or no such class in it."""
+    """True if `error` means that the module, or the class in it, does not exist."""
     if isinstance(error, AttributeError):
-        # a module that raised during its import is not in the table
+        # a module whose import raised an error is not in `sys.modules`
         return module in sys.modules
     absent = error.name if isinstance(error, ModuleNotFoundError) else None
     return bool(absent) and f"{module}.".startswith(f"{absent}.")

@@ -11,10 +11,10 @@ class Pairs(argparse.Action):
 
     def __call__(
         self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse gives it
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse passes it
         namespace: argparse.Namespace,
         values: Any,
-        option_string: str | None = None,  # noqa: ARG002 - argparse gives it
+        option_string: str | None = None,  # noqa: ARG002 - argparse passes it
     ) -> None:
         """Add a pair to the dictionary."""
         pairs = getattr(namespace, self.dest, {})
@@ -24,7 +24,8 @@ class Pairs(argparse.Action):
 def pair(text: str) -> tuple[str, Any]:
     """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
-    # refuse `a=1,b=2`; but a list, a table or a quoted text may contain `,b=`
+    # Refuse `a=1,b=2`, which sets two names. A list, a table or a quoted string may
+    # contain `,b=`.
     if not equals or re.match(r'[^"[{]*,\s*\w+=', value):
         raise argparse.ArgumentTypeError(
             f"must read NAME=VALUE; got {text!r}. Repeat the option for each name"
@@ -33,7 +34,7 @@ def pair(text: str) -> tuple[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """Parse a text as JSON, such as a number. Any other text is returned unchanged."""
+    """Parse a string as JSON. A string that is not valid JSON is returned unchanged."""
     try:
         return json.loads(text)
     except ValueError:

@@ -26,8 +26,8 @@ def machine() -> dict[str, Any]:
     """Properties of this machine that affect times and the last digits of results.
 
     Returns:
-        The processor and its number of cores, the number of threads and the version of
-        torch, and the library that multiplies matrices.
+        The processor, its number of cores, torch's number of threads, torch's version,
+        and the BLAS that torch uses.
     """
     import torch
 
@@ -50,7 +50,7 @@ def environment(*, ranks: int) -> dict[str, Any]:
         ranks: number of processes that train together.
 
     Returns:
-        Names and values.
+        The values, keyed by name.
     """
     here = machine()
     return {
@@ -92,9 +92,9 @@ _M_MMAP_MAX = -4
 def keep_freed_memory() -> None:
     """Keep freed memory in the process, instead of returning it to the system.
 
-    Otherwise the system would have to provide the memory of all hidden states again in
-    each training step, page by page: 100 MB for 1,020 time steps, a batch of 128 and
-    190 features. Call this function only in a process that does nothing but train.
+    Otherwise, in each training step, the system would have to provide the memory for
+    all hidden states again, page by page: 100 MB for 1,020 time steps, a batch of 128
+    and 190 features. Call this function only in a process that does nothing but train.
     Without glibc, it has no effect.
     """
     if not sys.platform.startswith("linux"):
@@ -110,10 +110,10 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """In a `with` block, SIGINT and SIGTERM are recorded but do not end the process.
+    """Records SIGINT and SIGTERM inside a `with` block; they do not end the process.
 
     Attributes:
-        came: whether SIGINT or SIGTERM has come.
+        came: whether SIGINT or SIGTERM has been received.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Ranks:
     """The rank of this process among the processes that train together, and its device.
 
     Attributes:
-        rank: number of this process, from 0.
+        rank: index of this process, counting from 0.
         count: how many processes train together.
         device: device of this process.
     """
@@ -166,7 +166,7 @@ class Ranks:
     def sum(self, *numbers: float) -> list[float]:
         """The sum of each number over all processes, in float64.
 
-        Do not call this in a process that trains alone: it has no process group.
+        Do not call this in a process that trains alone, which has no process group.
         """
         import torch
         from torch import distributed
@@ -178,7 +178,8 @@ class Ranks:
     def share(self, data: bytes | None) -> bytes:
         """Send bytes from the first process to all others, without a shared disk.
 
-        The other processes pass None. Every process returns the bytes.
+        The first process passes the bytes, and the others pass None. The method returns
+        the bytes in every process.
         """
         if self.count == 1:
             return data or b""
@@ -191,11 +192,11 @@ class Ranks:
 
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """Join the processes that torchrun has started; without torchrun, train alone.
+    """Set up torch's process group for the block; without torchrun, train alone.
 
     Args:
-        device: "cpu" or "cuda". Under torchrun, "cuda" is the graphics card whose
-            number is the local rank of the process.
+        device: "cpu" or "cuda". Under torchrun, "cuda" means the GPU whose index is the
+            local rank of the process.
 
     Yields:
         The rank of this process, the number of processes, and the device.

@@ -1,4 +1,4 @@
-"""How networks are made, with an output layer for a task, and how they are trained."""
+"""How networks and their output layers are made for a task, and how to train them."""
 
 import inspect
 import math
@@ -23,14 +23,14 @@ from isometry.nn.comparators.cell import Draw, glorot
 
 @dataclass(frozen=True)
 class OptimizerRecipe:
-    """An optimizer, its options and the parameters that it moves.
+    """An optimizer, its options and the parameters that it updates.
 
     Attributes:
         optimizer_class: a class of `torch.optim` or of `isometry.optim`.
-        options: the arguments of the class.
-        parameters: names of the parameters that the optimizer moves, such as
-            "output.weight", or of the modules that hold them. If empty, it moves every
-            parameter that no other optimizer moves.
+        options: keyword arguments of the class.
+        parameters: names of the parameters that the optimizer updates, such as
+            "output.weight", or of the modules that contain them. If empty, it updates
+            every parameter that no other optimizer names.
     """
 
     optimizer_class: type[Optimizer]
@@ -38,19 +38,19 @@ class OptimizerRecipe:
     parameters: tuple[str, ...] = ()
 
     def names_parameter(self, path: str) -> bool:
-        """True if `parameters` names the parameter with this path in a network."""
+        """True if `parameters` names the parameter at this path, or its module."""
         return any(f".{name}." in f".{path}." for name in self.parameters)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The optimizers of a network on a task, and where their numbers come from.
+    """The optimizers for a network on a task, and where their settings come from.
 
     Attributes:
-        optimizers: the optimizers, each with the parameters that it moves.
-        source: where the numbers were published, or a note that they are ours.
-        clip_norm: maximum norm of the gradient of all parameters together; longer
-            gradients are clipped. None for no clipping.
+        optimizers: the optimizers, each with the parameters that it updates.
+        source: where the settings were published, or a note that they are ours.
+        clip_norm: maximum norm of the gradient of all parameters together; larger
+            gradients are scaled down to it. None for no clipping.
         decay: the factor by which all learning rates are multiplied, as a function of
             the fraction of the run that is done. None keeps the rates constant.
     """
@@ -64,7 +64,7 @@ class Schedule:
         if all(row.parameters for row in self.optimizers):
             named = [name for row in self.optimizers for name in row.parameters]
             raise ValueError(
-                f"`optimizers` must have one without `parameters`, to move all "
+                f"`optimizers` must include one without `parameters`, to update the "
                 f"parameters that no optimizer names; got optimizers only for "
                 f"{', '.join(named) or 'nothing'}. Add one, such as "
                 f"`OptimizerRecipe(Adam, {{'lr': 1e-3}})`."
@@ -86,12 +86,12 @@ class Recipe:
         hidden_size: number of features of the hidden state.
         make_model: makes the network with its output layer and initial values. It takes
             the keywords `device`, `dtype` (of the real parameters) and `generator` (the
-            source of the initial values). All may be left out.
-        options: options of the network, besides its sizes, as they are recorded.
+            source of the initial values). All of them are optional.
+        options: options of the network other than its sizes, for `config.json`.
         schedule: the optimizers, and the clipping and decay that go with them.
         after_step: called with the network after each step of the optimizers.
-        iterations: the usual number of steps; None if `epochs` gives the length.
-        epochs: the usual number of passes over the data; None if the data is endless.
+        iterations: the default number of steps; None if `epochs` is used instead.
+        epochs: the default number of passes over the data; None if it is endless.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Recipe:
 
     @property
     def optimizers(self) -> tuple[OptimizerRecipe, ...]:
-        """The optimizers, each with the parameters that it moves."""
+        """The optimizers, each with the parameters that it updates."""
         return self.schedule.optimizers
 
     def param_groups(
@@ -113,15 +113,15 @@ class Recipe:
     ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
         """Pair each optimizer with its parameter groups.
 
-        Parameters on the same manifold form a parameter group, whose entry `manifold`
-        is that manifold. For all other parameters, this entry is None.
+        The parameters on the same manifold form a parameter group, with that manifold
+        as its entry `manifold`. All other parameters form a group with the entry None.
 
         Args:
             model: the network that `make_model` made.
 
         Returns:
-            Pairs of an optimizer and its parameter groups. Optimizers that would move
-            nothing are left out.
+            Pairs of an optimizer and its parameter groups. Optimizers without any
+            parameters are left out.
         """
         pairs = []
         for row in self.optimizers:
@@ -145,11 +145,11 @@ class Recipe:
             model: the network that `make_model` made.
 
         Returns:
-            The optimizers, without those that would have no parameters to move.
+            The optimizers. Those without any parameters are left out.
 
         Raises:
             ValueError: if a plain optimizer would move a weight off its manifold, or an
-                optimizer does not take the parameters.
+                optimizer does not accept the parameters.
         """
         optimizers = []
         for row, groups in self.param_groups(model):
@@ -157,9 +157,9 @@ class Recipe:
             on_manifold = any(group["manifold"] is not None for group in groups)
             if on_manifold and not hasattr(isometry.optim, name):
                 raise ValueError(
-                    f"`optimizer` must be one of isometry.optim, since a weight of "
-                    f"{self.name} lives on a manifold; got {name}. Leave it out for "
-                    f"the optimizer of the paper."
+                    f"`optimizer` must be a class of isometry.optim, since a weight of "
+                    f"{self.name} lives on a manifold; got {name}. Leave it out to use "
+                    f"the paper's optimizer."
                 )
             if self.schedule.decay is not None:
                 if row.optimizer_class is Rprop:
@@ -175,7 +175,7 @@ class Recipe:
                 optimizers.append(row.optimizer_class(groups, **row.options))
             except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"`optimizer` must be one that takes these parameters; got "
+                    f"`optimizer` must accept the network's parameters; got "
                     f"{name}: {error}. Choose another optimizer, such as Adam."
                 ) from error
         return optimizers
@@ -190,10 +190,10 @@ class Output:
     """How to draw the initial values of an output layer.
 
     Attributes:
-        bound: bound on the absolute values of the weights, if they are uniform.
-        std: standard deviation of the weights, if they are normal; None if they are
-            uniform.
-        bias_bound: bound on the absolute values of the biases, which are uniform.
+        bound: bound on the absolute values of the weights, if `std` is None.
+        std: standard deviation of normally distributed weights; None for uniformly
+            distributed weights.
+        bias_bound: bound on the absolute values of the uniformly distributed biases.
         bias: constant that is added to all biases.
     """
 
@@ -215,12 +215,12 @@ class Output:
 
 
 def glorot_output(task: AbstractTask, features: int) -> Output:
-    """An output layer with Glorot's weights and zero biases."""
+    """Initial values of an output layer: Glorot's weights and zero biases."""
     return Output(bound=glorot(features, task.output_size))
 
 
 def torch_output(_task: AbstractTask, features: int) -> Output:
-    """An output layer with the initial values that torch gives a linear layer."""
+    """Initial values of an output layer, distributed as in `torch.nn.Linear`."""
     usual = 1 / math.sqrt(features)
     return Output(bound=usual, bias_bound=usual)
 
@@ -264,7 +264,7 @@ class SequenceModel(nn.Module):
             TypeError: if the network does not return all its states and its last state.
         """
         answer = self.network(x)
-        # check the type, because a tensor of two time steps would also unpack into two
+        # check the type, because a tensor with two time steps also unpacks into two
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(
                 f"`{type(self.network).__name__}` must return a tuple of its states "
@@ -284,7 +284,7 @@ class SequenceModel(nn.Module):
 
 
 def unit_vectors(classes: int, network: nn.Module, inputs: tuple) -> tuple:
-    """The inputs of a network, with class indices replaced by unit vectors."""
+    """A forward pre-hook that replaces class indices with one-hot vectors."""
     x, *rest = inputs
     if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex():
         return inputs
@@ -341,7 +341,7 @@ USUAL = Schedule(
 
 
 def schedule_of(network: type[nn.Module]) -> Schedule:
-    """The schedule of a user's own network: its attribute `schedule`, or else Adam.
+    """The schedule of a user's own network: its attribute `schedule`, or else `USUAL`.
 
     Args:
         network: the class.
@@ -372,7 +372,7 @@ def accept(value: Any) -> Network:
         )
     kind: Any = value
     signature = inspect.signature(kind)
-    # a class that takes `output_size` has an output layer; to any other, we add one
+    # a class that takes `output_size` has its own output layer; others get one
     has_output = "output_size" in signature.parameters
     sizes = {"input_size": 1, "hidden_size": 1, "output_size": 1} if has_output else {}
     try:

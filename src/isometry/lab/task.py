@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
     Attributes:
         x: class indices (time, batch), or features (time, batch, d).
-        y: classes (time, batch), or numbers (time, batch, k). The time axis is missing
+        y: classes (time, batch), or real values (time, batch, k). There is no time axis
             if answers are due only at the last time step.
         lengths: number of valid time steps of each sequence; None if every time
             step is valid.
@@ -51,14 +51,15 @@ class AbstractTask(ABC):
         reported: the metric that reports compare, if it is not the main metric. Smaller
             values of this metric must be better. If None, reports compare the main
             metric.
-        headings: headings of additional columns in reports, by name of the metric or
-            final score in the column. An entry for the compared metric adds no column.
-            Its text is appended to the heading "Test ... at best validation" if the
-            report has any additional columns.
+        headings: headings of additional columns in reports, keyed by the name of the
+            metric or final score in the column. An entry for the compared metric adds
+            no column. Instead, if the report has any additional columns, its text is
+            appended to the heading "Test ... at best validation".
         neutral: options that change neither the task nor its results, such as the
             folder of the data.
-        selecting: options that only change how the reported number is selected. Even
-            if they are changed, reports show the paper's numbers next to the run's.
+        selecting: options that only affect how the reported number is selected. A run
+            that changes them still counts as the paper's task, so reports show the
+            paper's numbers next to its own.
     """
 
     name: ClassVar[str] = ""
@@ -104,7 +105,7 @@ class AbstractTask(ABC):
         """
         key, heading, in_title = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
-        # a field without a plain default is assumed to have the factory `dict`
+        # assume that a field without a plain default has `default_factory=dict`
         usual = {
             f.name: {} if f.default is MISSING else f.default for f in fields(self)
         }
@@ -126,26 +127,26 @@ class AbstractTask(ABC):
     @property
     @abstractmethod
     def input_size(self) -> int:
-        """Number of features of an input; for class indices, number of classes."""
+        """Number of features of an input; for class indices, the number of classes."""
 
     @property
     @abstractmethod
     def output_size(self) -> int:
-        """Number of features of an output; for a classification, number of classes."""
+        """Number of features of an output, or the number of classes to choose from."""
 
     @property
     def baseline(self) -> float | None:
         """Loss of the best answer that ignores the input; None if it is not known."""
         return None
 
-    def check(self) -> None:  # noqa: B027 - most tasks need nothing
+    def check(self) -> None:  # noqa: B027 - most tasks have nothing to check
         """Raise an error if the task cannot run here. Called before a run begins.
 
         Raises:
             ImportError: if a package that the task needs is not installed.
         """
 
-    def epoch(self, size: int) -> int | None:  # noqa: ARG002 - a default
+    def epoch(self, size: int) -> int | None:  # noqa: ARG002 - the default ignores it
         """Number of batches in an epoch, at least 1; None if the data is endless."""
         return None
 
@@ -153,20 +154,21 @@ class AbstractTask(ABC):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """The training batch of a step, or one rank's part of that batch.
+        """The training batch for a step, or one rank's part of that batch.
 
         The batch must depend only on the arguments and on the options of the task, so
         that a run can be resumed at any step.
 
         Args:
-            step: number of the step, from 0.
+            step: index of the step, counting from 0.
             size: number of sequences in the whole batch, for all ranks together.
             seed: seed of the run.
-            rank: number of the part to return, from 0.
-            ranks: number of parts into which the batch is cut.
+            rank: index of the part to return, counting from 0.
+            ranks: number of parts into which the batch is split.
 
         Returns:
-            One part. All parts in order make up the batch that a single process gets.
+            One part. All parts, concatenated in order, are the batch that a single
+            process would get.
         """
 
     @abstractmethod
@@ -189,12 +191,12 @@ class AbstractTask(ABC):
             A scalar tensor.
         """
 
-    def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:  # noqa: ARG002 - a default
-        """The metrics other than the loss, by name; each is a mean over the batch."""
+    def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:  # noqa: ARG002 - the default implementation ignores them
+        """The metrics other than the loss, keyed by name; each is a batch mean."""
         return {}
 
     def weights(self, batch: Batch) -> dict[str, int]:
-        """The number of terms in the mean of the loss and of each metric, by name.
+        """The number of terms in the mean loss and in each mean metric, keyed by name.
 
         A metric without an entry has as many terms as the loss.
         """
@@ -202,11 +204,11 @@ class AbstractTask(ABC):
 
     def final_scores(
         self,
-        model: "Callable[[Tensor], Tensor]",  # noqa: ARG002 - a default
-        split: Split,  # noqa: ARG002 - a default
-        size: int,  # noqa: ARG002 - a default
+        model: "Callable[[Tensor], Tensor]",  # noqa: ARG002 - the default implementation ignores it
+        split: Split,  # noqa: ARG002 - the default implementation ignores it
+        size: int,  # noqa: ARG002 - the default implementation ignores it
     ) -> dict[str, float]:
-        """Scores that are measured only once, after training, since they take long.
+        """Scores that are computed only once, after training, since that takes long.
 
         Args:
             model: maps inputs to outputs.
@@ -214,7 +216,7 @@ class AbstractTask(ABC):
             size: number of sequences in a batch.
 
         Returns:
-            The mean of each score over the split, by name; empty for most tasks.
+            The mean of each score over the split, keyed by name; empty for most tasks.
         """
         return {}
 
@@ -223,7 +225,7 @@ class AbstractEndlessTask(AbstractTask):
     """A task whose sequences are drawn afresh for every batch.
 
     Attributes:
-        held_out: number of sequences for validation; there are as many for the test.
+        held_out: number of validation sequences, and also of test sequences.
     """
 
     held_out: int
@@ -264,15 +266,15 @@ def generator(seed: int, stream: int, index: int) -> "np.random.Generator":
     """A generator that depends only on the seed, the stream and the index."""
     import numpy as np
 
-    # A list of seeds would not do. NumPy concatenates its entries as 32-bit words, so
-    # that different lists can give the same numbers. A spawn key is kept apart from the
-    # seed, so that different keys give different numbers.
+    # The list [seed, stream, index] would be a bad seed: NumPy concatenates its entries
+    # as 32-bit words, so different lists can give the same numbers. A spawn key is
+    # separate from the seed, so different keys give different numbers.
     sequence = np.random.SeedSequence(seed, spawn_key=(stream, index))
     return np.random.Generator(np.random.PCG64(sequence))
 
 
 def part(total: int, rank: int, ranks: int) -> slice:
-    """The slice of a batch that a rank gets. Slices differ in length by at most 1."""
+    """The slice of a batch for one rank. Slices differ in length by at most 1."""
     if not 0 <= rank < ranks <= total:
         raise ValueError(
             f"`rank` must be in [0, ranks) and `ranks` at most the batch size {total}; "
@@ -304,19 +306,19 @@ def training_rows(
 ) -> "np.ndarray":
     """Indices of the examples in a training batch, for tasks with finite data.
 
-    Each epoch is a new permutation of all examples, cut into batches. The last batch of
-    an epoch may be smaller.
+    Each epoch is a new permutation of all examples, split into batches. The last batch
+    of an epoch may be smaller.
 
     Args:
         examples: how many examples there are.
-        step: number of the step, from 0.
+        step: index of the step, counting from 0.
         size: number of examples in the whole batch, for all ranks together.
         seed: seed of the run.
-        rank: number of the part to return, from 0.
-        ranks: number of parts into which the batch is cut.
+        rank: index of the part to return, counting from 0.
+        ranks: number of parts into which the batch is split.
 
     Returns:
-        Indices from 0 to `examples - 1`, as NumPy's int64.
+        Indices from 0 to `examples - 1`, as an int64 array.
 
     Raises:
         ValueError: if the batch has fewer examples than there are ranks.
