@@ -353,7 +353,7 @@ def test_without_matplotlib_nothing_is_measured(monkeypatch):
     monkeypatch.setattr("isometry.lab.bench.command.installed", lambda _name: False)
     code, _, err = bench("exponential")
     assert code == 2
-    assert "matplotlib must be installed to draw; got none. Run: pip install mat" in err
+    assert "to draw the figure; it is not. Run: pip install matplotlib" in err
 
 
 def test_the_step_that_is_timed_is_that_of_a_run(tmp_path):

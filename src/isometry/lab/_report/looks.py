@@ -13,7 +13,7 @@ LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7
 DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
 
 # For each network, the label that papers use, the index of its colour in the palettes,
-# and its marker. # Networks that share a colour have different markers.
+# and its marker. Networks that share a colour have different markers.
 NETWORK_LOOKS = {
     "exprnn": ("ExpRNN", 0, "o"),
     "scornn": ("scoRNN", 1, "s"),

@@ -267,7 +267,7 @@ class SeedGroup:
 
     @property
     def sound(self) -> tuple[Run, ...]:
-        """The runs that curves show: those that have not diverged or, if all have, all."""
+        """The runs that curves show: those that did not diverge or, if all did, all."""
         sound = tuple(run for run in self.runs if run.status != "diverged")
         return sound or self.runs
 

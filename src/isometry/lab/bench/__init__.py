@@ -1,7 +1,7 @@
 """The command `isometry bench`, which compares isometry with its peers on your machine.
 
-The programs in the folder `benchmarks/` of the repository time the same contenders for
-the published record.
+The programs in the folder `benchmarks/` of the repository time the same contenders, for
+the published results.
 """
 
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ BARE = "bare products"
 
 SUITE_NAMES = ("exponential", "layer", "recurrent", "optimizers")
 
-# optional packages to compare with; they are in the extra `bench`
+# optional packages to compare with; the extra `bench` installs them
 PEERS = ("geotorch", "geoopt")
 
 

@@ -30,10 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
-        "--threads", type=int, help="threads of torch (default: torch decides)"
+        "--threads", type=int, help="number of torch threads (default: torch decides)"
     )
     parser.add_argument(
-        "--rounds", type=int, default=5, help="samples of each contender (%(default)s)"
+        "--rounds",
+        type=int,
+        default=5,
+        help="samples per contender (default: %(default)s)",
     )
     parser.add_argument(
         "--out",
@@ -45,21 +48,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure, print the tables, write them into a folder, and print its path.
+    """Measure, print the tables, write the results to a folder, and print its path.
 
     Args:
         options: options of the command line.
 
     Returns:
-        The exit code: 0; 2 if the options make no sense or nothing can be written; 130
-        if the user interrupts.
+        The exit code: 0; 2 if an option is invalid or the results cannot be written;
+        130 if the user interrupts the command.
     """
     from isometry.lab.bench.report import draw, page, summary
 
     try:
         _check(options)
         record = _make_record(options)
-        # print before writing, so that a full disk does not lose the measurements
+        # print before writing, so that a full disk does not cost the measurements
         sys.stdout.write(f"{summary(record)}\n\n")
         name = f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
         out = options.out or data_folder() / "bench" / name
@@ -76,11 +79,11 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise an error if the options make no sense, before minutes of measurements."""
+    """Raise an error for an invalid option, before minutes of measurements."""
     if unknown := [name for name in options.suites if name not in SUITE_NAMES]:
         raise ValueError(
             f"a suite must be one of {', '.join(SUITE_NAMES)}; got {unknown[0]}."
-            f"{suggestion(unknown[0], SUITE_NAMES)} To run all suites, name none."
+            f"{suggestion(unknown[0], SUITE_NAMES)} To run all suites, give no name."
         )
     for name, least in (("sizes", 2), ("threads", 1), ("rounds", 1)):
         option = getattr(options, name)
@@ -97,7 +100,7 @@ def _check(options: argparse.Namespace) -> None:
         )
     if not installed("matplotlib"):
         raise ValueError(
-            "matplotlib must be installed to draw; got none. "
+            "matplotlib must be installed to draw the figure; it is not. "
             "Run: pip install matplotlib"
         )
 

@@ -39,7 +39,7 @@ def summary(record: dict[str, Any]) -> str:
 
 
 def left_out(peer: str) -> str:
-    """A message that a peer is not installed, and how to install it."""
+    """A message that says that a peer is not installed, and how to install it."""
     return f"{peer} is left out: it is not installed. To add it: pip install {peer}"
 
 
@@ -66,13 +66,14 @@ def _table(part: dict[str, Any]) -> str:
 
 
 def short(value: float, digits: int) -> str:
-    """A number of at least 1e-4 with `digits` significant digits and no exponent.
+    """A number as text, with `digits` significant digits and no exponent.
 
-    A number with more digits before the point is rounded to a whole number.
+    The number must be at least 1e-4. If it has more than `digits` digits before the
+    decimal point, it is rounded to a whole number.
     """
     if value >= 10 ** (digits - 1):
         return f"{value:.0f}"
-    # the flag `#` keeps trailing zeros, but also a trailing point
+    # the flag `#` keeps trailing zeros, but also a trailing decimal point
     return f"{value:#.{digits}g}".rstrip(".")
 
 
@@ -89,9 +90,9 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(rule), *map(line, rows)])
 
 
-# How the line of each contender is drawn. All colours but grey and yellow are from the
-# palette of [Wong 2011], which colour-blind readers can tell apart. All of our lines
-# have the same colour, which stands out.
+# How the line of each contender is drawn. All colours except grey and yellow are from
+# the palette of [Wong 2011], which colour-blind readers can tell apart. All lines of
+# ours share one colour, which stands out.
 OUR_COLOUR = "#d55e00"
 LOOKS: dict[str, dict[str, Any]] = {
     bench.OURS: {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},
@@ -122,7 +123,7 @@ def draw(record: dict[str, Any]) -> dict[str, bytes]:
         record: the content of `record.json`.
 
     Returns:
-        For each file name, the content of the file: the figure as PNG and as SVG.
+        The contents of the files, keyed by file name: the figure as PNG and as SVG.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

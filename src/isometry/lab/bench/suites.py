@@ -1,4 +1,4 @@
-"""The contenders of each suite: our functions, layers and optimizers, and peers."""
+"""The contenders of each suite: our functions, layers, optimizers, and their peers."""
 
 import copy
 import importlib
@@ -36,7 +36,7 @@ def matrix_exp(A: Tensor, G: Tensor) -> Call:
 def parametrized(A: Tensor, G: Tensor, name: str) -> Call:
     """A forward and backward pass of a peer's parametrization at the coordinates A.
 
-    Torch's parametrizations are made without a base, so that only their map is timed.
+    Torch's parametrizations are created without a base, so that only the map is timed.
     """
     plain = nn.Module()
     plain.weight = nn.Parameter(torch.linalg.qr(A)[0])
@@ -50,7 +50,7 @@ def parametrized(A: Tensor, G: Tensor, name: str) -> Call:
 
 
 def exponential(n: int, device: torch.device) -> dict[str, Call]:
-    """The suite "exponential": forward and backward at a skew matrix of norm 3."""
+    """The suite "exponential": both passes, at a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
     functions = {bench.OURS: ours(A, G), bench.TORCH_MATRIX_EXP: matrix_exp(A, G)}
@@ -72,7 +72,7 @@ RATE = 1e-6
 
 
 def constrain(layer: nn.Module, name: str, **options: Any) -> nn.Module:
-    """Make the weight of a layer orthogonal by the method of the contender `name`."""
+    """Make the weight of a layer orthogonal, as the contender `name` does it."""
     if name == bench.GEOTORCH:
         import geotorch
 
@@ -102,10 +102,10 @@ def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
 
 
 def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
-    """A square layer at random coordinates of the given spectral norm.
+    """A square layer with random coordinates of the given spectral norm.
 
-    Contenders with Householder reflections have no skew coordinates, and keep their
-    initial ones.
+    Contenders with Householder reflections do not have skew-symmetric coordinates. They
+    keep their initial coordinates.
     """
     # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = constrain(orthogonal_linear(n, n, seed=seed), name)
@@ -140,7 +140,7 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Call:
 
 
 def layer(n: int, device: torch.device) -> dict[str, Call]:
-    """The suite "layer": a training step of each contender at coordinates of norm 3."""
+    """The suite "layer": a training step of a layer with coordinates of norm 3."""
     names = [bench.OURS, bench.TORCH_EXP, bench.TORCH_CAYLEY, bench.TORCH_HOUSEHOLDER]
     x, y = (tensor.to(device) for tensor in data(BATCH, n, n))
 
@@ -156,7 +156,7 @@ STEPS, CLASSES = 200, 10
 def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> Call:
     """The matrix products of a recurrent layer, and nothing else.
 
-    Each time step takes one product forward and two backward.
+    Each time step has one product in the forward pass and two in the backward pass.
     """
     h, out = torch.randn(2, batch, n, device=device)
     W = torch.linalg.qr(torch.randn(n, n, device=device))[0]
@@ -173,7 +173,7 @@ def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> 
 
 
 class Loop(nn.Module):
-    r"""A recurrent layer as a Python loop over $h_t = \sigma(W h_{t-1} + T x_t + b)$.
+    r"""A recurrent layer as a Python loop: $h_t = \sigma(W h_{t-1} + T x_t + b)$.
 
     Args:
         n: dimension of the hidden state.
@@ -188,7 +188,7 @@ class Loop(nn.Module):
         self.activation = ModReLU(n)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """All hidden states, and the last hidden state, in the shapes of `nn.RNN`."""
+        """All hidden states and the last one, in the same shapes as from `nn.RNN`."""
         # read the weight once, since each access evaluates its parametrization
         W, u = self.state_map.weight, self.input_map(x)
         h, states = torch.zeros_like(u[0]), []
@@ -215,10 +215,10 @@ def whole_step(layer: nn.Module, n: int, x: Tensor) -> Call:
 
 
 def recurrent(n: int, device: torch.device) -> dict[str, Call]:
-    """The suite "recurrent": a training step of each contender over a long sequence.
+    """The suite "recurrent": a training step of each contender on a long sequence.
 
-    torch and geotorch have no orthogonal recurrent layer, so their weights are used in
-    a Python loop.
+    torch and geotorch have no orthogonal recurrent layer, so their orthogonal weights
+    are used in a Python loop.
     """
     torch.manual_seed(5544)
     ours = ExpRNN(1, n, init="cayley")
@@ -239,13 +239,13 @@ CPU = torch.device("cpu")
 
 
 def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A random point of the Stiefel manifold."""
+    """A random point on the Stiefel manifold."""
     rng = torch.Generator().manual_seed(5544)
     return torch.linalg.qr(torch.randn(n, k, generator=rng, dtype=dtype))[0]
 
 
 def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Call]:
-    """A step of our optimizer with each retraction, by name of the contender."""
+    """A step of our optimizer with each retraction, keyed by the contender's name."""
     kind: Any = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
     manifold = O(n) if n == k else Stiefel(n, k)
     runs: dict[str, Call] = {}
@@ -259,8 +259,8 @@ def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str
 def geoopt_steps(
     n: int, k: int, rule: str, device: torch.device = CPU
 ) -> dict[str, Call]:
-    """A step of geoopt's optimizer with each metric, by name of the contender."""
-    # type checkers cannot follow these classes, because a metaclass makes them
+    """A step of geoopt's optimizer with each metric, keyed by the contender's name."""
+    # type checkers cannot analyse these classes, because a metaclass creates them
     geoopt: Any = importlib.import_module("geoopt")
     kind = getattr(geoopt.optim, f"Riemannian{rule}")
     runs: dict[str, Call] = {}
@@ -308,8 +308,8 @@ SUITES = {
     ),
     "layer": Suite(
         title=f"training step of an n x n layer, batch {BATCH}, Adam",
-        note="The coordinates have norm 3, except those of reflections, which stay "
-        "where they start.",
+        note="The coordinates have norm 3, except for reflections, which keep their "
+        "initial coordinates.",
         contenders=layer,
         ours=bench.OURS,
         sizes=(64, 128, 256, 512),
@@ -317,7 +317,7 @@ SUITES = {
     "recurrent": Suite(
         title=f"training step over {STEPS} time steps, batch {BATCH}, RMSprop",
         note="isometry is ExpRNN. torch and geotorch have no such layer, so their "
-        "weights are used in a loop in Python.",
+        "weights are used in a Python loop.",
         contenders=recurrent,
         ours=bench.OURS,
         sizes=(64, 128, 256),
@@ -333,5 +333,5 @@ SUITES = {
 
 
 def sizes_of(suite: str, sizes: Sequence[int] | None) -> Sequence[int]:
-    """The user's sizes in ascending order or, if there are none, the suite's own."""
+    """The user's sizes in ascending order; if None, the suite's default sizes."""
     return sorted(set(sizes)) if sizes else SUITES[suite].sizes

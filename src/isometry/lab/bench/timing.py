@@ -1,4 +1,4 @@
-"""Times contenders in turns. Machines are noisy: compare only times of the same run."""
+"""Times contenders in turn. Machines are noisy, so compare times only within a run."""
 
 import statistics
 import sys
@@ -14,7 +14,7 @@ from torch import Tensor
 from isometry.lab._process import environment
 from isometry.lab.bench import PEERS, installed
 
-# a call that is timed
+# a function whose calls are timed
 Call = Callable[[], object]
 
 
@@ -25,10 +25,10 @@ class Suite:
     Attributes:
         title: what the work is.
         note: an explanation that is printed with the table.
-        contenders: a function that makes the contenders, by name, for a size and a
-            device.
-        ours: name of the contender whose time is the unit for the others.
-        sizes: the sizes to time unless the user names others.
+        contenders: a function that takes a size and a device, and returns the
+            contenders, keyed by name.
+        ours: name of our contender; tables show all times as multiples of its time.
+        sizes: the default sizes.
     """
 
     title: str
@@ -41,16 +41,17 @@ class Suite:
 def interleave(
     contenders: Mapping[str, Call], *, rounds: int, sample: float = 0.02
 ) -> dict[str, dict[str, float]]:
-    """Time all contenders in turns.
+    """Time all contenders in turn, round after round.
 
     Args:
-        contenders: the functions to call, by name.
-        rounds: number of samples of each contender.
-        sample: approximate seconds of a sample, which has from 1 to 200 calls.
+        contenders: the functions to call, keyed by name.
+        rounds: number of samples per contender.
+        sample: approximate duration of a sample in seconds. A sample consists of 1 to
+            200 calls.
 
     Returns:
-        Two dictionaries with the seconds per call of each contender: "seconds" has the
-        best round, and "median" the median of all rounds.
+        Two dictionaries with the seconds per call of each contender: "seconds" for the
+        best round, and "median" for the median of all rounds.
     """
     repeats = {}
     for name, call in contenders.items():
@@ -83,7 +84,7 @@ def _seconds(call: Call, repeats: int) -> float:
 
 
 def _wait() -> None:
-    """Wait for the GPU, which may still compute after a call has returned."""
+    """Wait for the GPU, which may still be computing after a call has returned."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -118,11 +119,11 @@ def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:
 
 
 def device_of(name: str, threads: int | None) -> torch.device:
-    """Set the number of torch's threads, and return the device to measure on.
+    """Set the number of torch threads, and return the device to measure on.
 
     Args:
         name: "cpu" or "cuda".
-        threads: number of torch's threads; unchanged if None.
+        threads: number of torch threads; unchanged if None.
 
     Returns:
         The device.
@@ -205,15 +206,15 @@ def measure(
 
     Args:
         name: name of the suite.
-        suite: what is timed.
+        suite: the suite.
         sizes: the sizes n to time.
         device: the device to measure on.
-        rounds: number of samples of each contender.
+        rounds: number of samples per contender.
         say: function that shows progress; called with a text before each size.
 
     Returns:
         The description of the suite and, for each size, the best and the median seconds
-        of each contender.
+        per call of each contender.
     """
     rows = []
     for n in sizes:
