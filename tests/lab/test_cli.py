@@ -247,7 +247,7 @@ def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
         # the error used to be "argument TASK: invalid choice: '5'"
         ("train --resume x --iterationz 5", "isometry train", "Do you mean --iter"),
         ("sweep --seds 5 copying", "isometry sweep", "Do you mean --seeds?"),
-        ("--verison 5 train", "isometry", "--verison 5 train. Do you mean --version?"),
+        ("--verzion 5 train", "isometry", "--verzion 5 train. Do you mean --version?"),
         ("train copying --frobnicate", "isometry train copying", "--frobnicate.\n"),
     ],
 )
