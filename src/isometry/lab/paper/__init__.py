@@ -1,4 +1,4 @@
-"""The paper [LM19] as data: its networks, their training, its runs and its tables."""
+"""The paper [LM19] as data: its networks, how they are trained, its runs and tables."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,9 +1,9 @@
-"""The networks of the paper, made and trained as by their authors.
+"""The networks of the paper, built and trained in the same way as by their authors.
 
 The numbers are from the papers and programs of the networks' authors. `Schedule.source`
 names the paper, or says that the numbers are ours because none are published. RMSprop
-differs from library to library, enough to change results. The options of
-`isometry.optim.RiemannianRMSprop` can imitate each of these libraries.
+differs between libraries, enough to change results. `isometry.optim.RiemannianRMSprop`
+has options that imitate each of these libraries.
 """
 
 import math
@@ -34,10 +34,10 @@ from isometry.optim import RiemannianRMSprop, RiemannianSGD
 def maker(
     network: type[nn.Module], *, without: Collection[str] = ()
 ) -> Callable[..., nn.Module]:
-    """A function that makes networks of a class.
+    """A function that builds networks of the given class.
 
     Args:
-        network: the class, which takes an input size and a hidden size.
+        network: the class; its first arguments are an input size and a hidden size.
         without: the options among `generator` and `last_only` that the class lacks.
     """
 
@@ -59,9 +59,9 @@ TORCH_LACKS = ("generator", "last_only")
 def torch_lstm(
     task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
 ) -> nn.Module:
-    """An LSTM with the initial values of TensorFlow and a single bias vector.
+    """An LSTM with TensorFlow's initial values and a single bias vector.
 
-    The weights follow Glorot's rule, and the forget gate starts with a bias of 1.
+    The weights are initialized by Glorot's rule, and the bias of the forget gate is 1.
     """
     network = maker(nn.LSTM, without=TORCH_LACKS)(task, size, options, draw)
     bound = glorot(task.input_size + size, 4 * size)
@@ -73,30 +73,31 @@ def torch_lstm(
                 p.zero_()
             if name.startswith("bias_ih"):
                 p[size : 2 * size] = 1
-            # torch has a second bias vector, which it adds to the first: fix it at zero
+            # torch adds a second bias vector to the first one; fix it at zero
             if name.startswith("bias_hh"):
                 p.requires_grad_(False)
     return network
 
 
 def output_exprnn(task: AbstractTask, features: int) -> Output:
-    """An output layer with He's weights for copying, and torch's for other tasks."""
+    """An output layer with He initialization for copying, otherwise torch's."""
     if task.recipe == "copying":
         return Output(std=math.sqrt(2 / features))
     return torch_output(task, features)
 
 
 def output_scornn(task: AbstractTask, features: int) -> Output:
-    """An output layer with Glorot's weights and, for copying, also Glorot's biases."""
+    """An output layer with Glorot initialization; for copying, also of the biases."""
     outputs = task.output_size
     bias = glorot(outputs, outputs) if task.recipe == "copying" else 0.0
     return Output(bound=glorot(features, outputs), bias_bound=bias)
 
 
 def output_eurnn(task: AbstractTask, _features: int) -> Output:
-    """An output layer whose weights have Glorot's bound for the network's input size.
+    """An output layer with Glorot initialization from the network's input size.
 
-    The code of [JSD17] uses the input size instead of the number of features.
+    As in the code of [JSD17], the bound is computed from the network's input size
+    instead of the number of features that enter the output layer.
     """
     return Output(bound=glorot(task.input_size, task.output_size), bias=0.01)
 
@@ -123,7 +124,7 @@ def options_eurnn(task: str, _size: int) -> dict[str, Any]:
 
 UNPUBLISHED = "ours: none is published"
 
-# the options that make RiemannianRMSprop behave like RMSprop in other libraries
+# options with which RiemannianRMSprop behaves like RMSprop in other libraries
 TENSORFLOW = {
     "alpha": 0.9,
     "eps": 1e-10,
@@ -174,7 +175,7 @@ EXPRNN = {
 def schedule_exprnn(task: str, size: int) -> Schedule:
     """Schedule of ExpRNN: RMSprop, with a tenth of the rate for the orthogonal weight.
 
-    On TIMIT, Adam moves all parameters except the orthogonal weight.
+    On TIMIT, Adam updates all parameters except the orthogonal weight.
     """
     lr = nearest(EXPRNN[task], size)
     rest = adam(lr) if task == "timit" else rmsprop(lr)
@@ -187,7 +188,7 @@ def schedule_exprnn(task: str, size: int) -> Schedule:
 def schedule_scornn(task: str, _size: int) -> Schedule:
     """Schedule of scoRNN: RMSprop, with a tenth of the rate for the skew matrix A.
 
-    The options of RMSprop are TensorFlow's. On the adding problem, Adam moves all
+    The options of RMSprop are TensorFlow's. On the adding problem, Adam updates all
     parameters except A.
     """
     A = rmsprop(1e-4, "X", like=TENSORFLOW)
@@ -198,7 +199,7 @@ def schedule_scornn(task: str, _size: int) -> Schedule:
 def schedule_scurnn(task: str, _size: int) -> Schedule:
     """Schedule of scuRNN: RMSprop for the skew matrix, and two more optimizers.
 
-    Adagrad moves the angles of the diagonal matrix D. Adam moves all other parameters.
+    Adagrad updates the angles of the diagonal matrix D, and Adam all other parameters.
     """
     inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
@@ -215,12 +216,12 @@ def schedule_urnn(task: str, _size: int) -> Schedule:
 
 
 def schedule_rgd(task: str, size: int) -> Schedule:
-    """Schedule of RGD: W moves on the unitary group, by Cayley retractions.
+    """Schedule of RGD: W stays on the unitary group, by Cayley retractions.
 
-    W moves by Riemannian gradient descent or, on MNIST, by RMSprop. From the gradient
-    $G$ at $W$, the authors compute $S = G W^H - W G^H$. This is twice our Riemannian
-    gradient, so we double their rates for $W$. They apply RMSprop to the entries of
-    $G$; we apply it in the Lie algebra.
+    The optimizer of $W$ is Riemannian gradient descent or, on MNIST, RMSprop. From the
+    gradient $G$ at $W$, the authors compute $S = G W^H - W G^H$. This is twice our
+    Riemannian gradient, so we double their learning rates for $W$. They apply RMSprop
+    to the entries of $G$; we apply it in the Lie algebra.
     """
     if task not in ("mnist", "pmnist"):
         rest = rmsprop(1e-3, like=THEANO)
@@ -240,7 +241,7 @@ def schedule_eurnn(task: str, _size: int) -> Schedule:
 
 
 def schedule_lstm(task: str, _size: int) -> Schedule:
-    """Schedule of the LSTM: from [WPH16] on MNIST, permuted or not, else ours."""
+    """Schedule of the LSTM: from [WPH16] on MNIST, permuted or not, otherwise ours."""
     if task in ("mnist", "pmnist"):
         return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
     if task == "timit":
@@ -260,7 +261,7 @@ def schedule_exp_gated(task: str, size: int) -> Schedule:
 
 
 def schedule_householder(_task: str, _size: int) -> Schedule:
-    """Schedule of HouseholderRNN: Adam, with normalized reflections after each step."""
+    """Schedule of HouseholderRNN: Adam. After each step, reflections are normalized."""
     return Schedule((adam(1e-3),), "[MHRB17], its code")
 
 
@@ -327,20 +328,20 @@ USUAL_SIZE = 128
 def recipe(
     model: str, task: AbstractTask, hidden_size: int | None = None, **options: Any
 ) -> Recipe:
-    """How to make a network and train it on a task.
+    """How to build a network and train it on a task.
 
-    The networks of the paper are made and trained as by their authors.
+    The networks of the paper are built and trained in the same way as by their authors.
 
     Args:
         model: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".
         task: the task. Its `recipe` selects learning rates, sizes and options. Its
-            `input_size` and `output_size` become those of the network.
+            `input_size` and `output_size` are also the network's.
         hidden_size: number of features of the hidden state. If None, the first size in
             `SIZES`, or 128 for your own network.
-        **options: options of the network, which replace its default options.
+        **options: options of the network, which override its default options.
 
     Returns:
-        The recipe. Its function `make_model` makes the network.
+        The recipe. Its function `make_model` builds the network.
 
     Raises:
         ValueError: if there is no such network, `task.recipe` is not known, or the task

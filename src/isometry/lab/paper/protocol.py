@@ -16,9 +16,9 @@ SEED = 5544  # [LM19] appendix
 VALIDATION_IMAGES = 5000
 
 
-# How long the paper trains on each task: a number of steps if the data is endless, else
-# a number of epochs. The adding problem is not in the paper; the authors of the problem
-# train on 10,000 batches.
+# How long the paper trains on each task: a number of steps if the data is endless,
+# otherwise a number of epochs. The adding problem is not in the paper; the authors of
+# the problem train on 10,000 batches.
 ITERATIONS = {"copying": 4000, "adding": 10000}
 EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 
@@ -39,8 +39,8 @@ def _by_task(
 _REAL = _by_task(190, (170, 360, 512), (224, 322, 425), 170)
 _GATED = _by_task(68, (128, 256, 512), (84, 120, 158), 128)
 
-# Hidden sizes by network and task, of which the first is the default. Where the paper
-# gives no size, we chose one.
+# Hidden sizes by network and task. If there are several, the first is the default.
+# Where the paper gives no size, we chose one.
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     **dict.fromkeys(("exprnn", "scornn", "householder", "spectral"), _REAL),
     **dict.fromkeys(("explstm", "expgru", "lstm", "gru"), _GATED),
@@ -73,7 +73,7 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Name of the folder of the run."""
+        """Name of the run's folder."""
         parts = (self.experiment, self.model, f"{self.hidden_size}", self.note)
         return "-".join(filter(None, parts))
 
@@ -100,7 +100,7 @@ def _smallest_first(
 ) -> list[PlannedRun]:
     """A run for each network, with the smallest network of each kind first.
 
-    So even an interrupted plan has results for as many kinds as possible.
+    So if the plan is interrupted, it has results for as many kinds as possible.
     """
 
     def rank(network: tuple[str, int]) -> int:
@@ -112,10 +112,10 @@ def _smallest_first(
 
 
 def _figure(lag: int) -> list[PlannedRun]:
-    """Runs of half of Figure 1: copying, with networks of about 22,000 parameters."""
+    """Runs for half of Figure 1: copying, with networks of about 22,000 parameters."""
     models = ("exprnn", "scornn", "lstm", "urnn", "rgd", "scurnn")
     networks = [(model, SIZES[model]["copying"][0]) for model in models]
-    # do not stop when the task is solved, since the paper's curves go on after that
+    # do not stop when the task is solved, because the paper's curves continue
     options = _copying_task(lag, ITERATIONS["copying"]) | {"solved": 0.0}
     return _smallest_first(f"copying-{lag}", networks, options)
 
@@ -205,7 +205,7 @@ def _table1() -> list[PlannedRun]:
 
 
 def _remarks() -> list[PlannedRun]:
-    """Our runs of variants of ExpRNN and RGD, each network's reference run first."""
+    """Our runs of variants of ExpRNN and RGD; each network's reference comes first."""
     exprnn = {
         "reference": _exp(2e-4, init="henaff"),
         "init-cayley": _exp(2e-4, init="cayley"),
@@ -224,9 +224,10 @@ def _remarks() -> list[PlannedRun]:
 
 
 def _table2() -> list[PlannedRun]:
-    """Our runs for Table 2: speech from any folder of recordings, split by speakers."""
-    # The free sample has fewer utterances than a batch of the paper. In batches of 128,
-    # an epoch is a single step, and after 300 epochs no network was near convergence.
+    """Our runs for Table 2: speech from any folder of recordings, split by speaker."""
+    # Our runs use the free sample of TIMIT, which has fewer utterances than one of the
+    # paper's batches. In batches of 128, an epoch would be a single step, and after 300
+    # epochs no network was near convergence.
     length = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
     task = {"task": "timit", "split": "speakers", **length}
     networks = [
@@ -256,9 +257,9 @@ def _recorded() -> list[PlannedRun]:
     return [first, longest, *copying, *pixels, *_remarks(), *_table2(), *_slow()]
 
 
-# The options that we vary to find a better training than the paper's, and their values
-# in each run. The paper's own training is not among them, since the plan "recorded"
-# has it, with 70 epochs.
+# The options that we vary to find better ones than the paper's, and their values in
+# each run. No run has the paper's own options, since the plan "recorded" already trains
+# with them, for 70 epochs.
 _BEYOND = ("rebase_every", "optimizer", "lr", "ratio", "decay", "clip_norm")
 _SEARCH: dict[str, tuple[Any, ...]] = {
     "cosine": (None, "RMSprop", 1e-3, 0.1, "cosine", 1.0),
@@ -273,14 +274,14 @@ _SEARCH: dict[str, tuple[Any, ...]] = {
     "adam-rebase100": (100, "Adam", 2e-3, 0.1, "cosine", 1.0),
 }
 
-# The entry of `_SEARCH` that the long run uses. This one is a guess. When the search
-# has run, replace it by the entry with the best validation accuracy. The test set must
-# not influence the choice.
+# The entry of `_SEARCH` that the long run uses. The current choice is a guess. When the
+# search has run, replace it with the entry that has the best validation accuracy. The
+# test set must not influence the choice.
 _CHOSEN = "rebase100"
 
 
 def _beyond() -> list[PlannedRun]:
-    """The search for a better training: ten short runs, and then a long run.
+    """The search for better training options: ten short runs, and then a long run.
 
     All runs train ExpRNN with n = 170 on permuted MNIST. A short run has 5 epochs. The
     long run has 70, like the paper. In each run, the learning rate falls to zero.
@@ -320,7 +321,7 @@ def plan(what: str, models: Sequence[str] | None = None) -> list[PlannedRun]:
         what: name of the plan. "figure1-left", "figure1-right", "mnist", "pmnist" and
             "timit" are figures and tables of the paper at full length, and "all" is all
             of them. "recorded" has the runs of docs/reproduction.md, most of which are
-            shorter. "beyond" is the search for a better training of ExpRNN with n = 170
+            shorter. "beyond" searches for better options to train ExpRNN with n = 170
             on permuted MNIST.
         models: names of the networks to train; None for all networks of the plan.
 

@@ -1,7 +1,8 @@
-"""The tables of the paper as data, and the claims of its text about its figures.
+"""The tables of the paper as data, and what its text says about its figures.
 
-The numbers are from [LM19]. The paper rounds the numbers of parameters, `params`. Three
-of them do not agree with the formulas of the networks' authors, as `COUNTS_NOTE` says.
+The numbers are from [LM19]. The paper rounds the numbers of parameters (`params`).
+Three of these do not agree with the formulas of the networks' authors: see
+`COUNTS_NOTE`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ SOURCE = (
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table of the paper.
+    """A row of a table in the paper.
 
     Attributes:
         model: name of the network in our registry.
@@ -31,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table or figure of the paper.
+    """A table or figure in the paper.
 
     Attributes:
         where: its number in the paper, such as "Table 2".
@@ -93,14 +94,15 @@ _SPEECH = (
 )
 
 _PIXEL_PROTOCOL = (
-    "Batches of 128, 70 epochs; the largest test accuracy of all epochs. The rows of "
-    "EURNN, RGD and uRNN are quoted by the paper from other papers."
+    "Batches of 128, 70 epochs; the largest test accuracy over all epochs. The paper "
+    "quotes the rows of EURNN, RGD and uRNN from other papers."
 )
 _COPYING_PROTOCOL = "Batches of 128, 4000 iterations, every sequence fresh."
 
 COUNTS_NOTE = (
-    "By the formulas of the networks' authors uRNN 512 has 16,394 parameters and RGD "
-    "116 and 512 have 16,366 and 274,954; the paper prints 9K, 9K and 137K."
+    "According to the formulas of the networks' authors, uRNN 512 has 16,394 "
+    "parameters, and RGD 116 and 512 have 16,366 and 274,954; the paper prints 9K, 9K "
+    "and 137K."
 )
 
 PAPER = {
@@ -126,10 +128,10 @@ PAPER = {
     ),
     "timit": PaperTable(
         "Table 2",
-        "The test error at the epoch of the lowest validation error. Rows other than "
-        "those of ExpRNN are quoted from another paper, and probably divide by the "
-        "padded length, which makes them smaller. In the authors' program the target "
-        "appears to be the previous frame, not the next.",
+        "The test error at the epoch with the lowest validation error. All rows except "
+        "those of ExpRNN are quoted from another paper. Their errors are probably "
+        "divided by the padded length, which makes them smaller. In the authors' "
+        "program, the target appears to be the previous frame, not the next.",
         tuple(Row(*row) for row in _SPEECH),
     ),
 }

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 class AddingTask(AbstractEndlessTask):
     r"""Add the two marked numbers of a sequence.
 
-    The first feature is a random number, uniform in $[0, 1)$. The second feature marks
-    two numbers: it is 1 at one time step in each half of the sequence, and 0 elsewhere.
-    The answer is due at the last time step. The best constant answer, 1, has a mean
-    squared error of $2/12$.
+    The first feature is a random number, uniformly distributed in $[0, 1)$. The second
+    feature marks two numbers: it is 1 at one time step in each half of the sequence,
+    and 0 elsewhere. The answer is due at the last time step. The best constant answer,
+    1, has a mean squared error of $2/12$.
 
     Args:
         length: number of time steps of a sequence.
-        held_out: number of sequences for validation, and as many again for test.
+        held_out: number of validation sequences, and also of test sequences.
 
     References:
         [ASB16] section 5.2. [LM19] does not use the adding problem.
@@ -63,7 +63,7 @@ class AddingTask(AbstractEndlessTask):
         return 1 / 6
 
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:
-        """Draw sequences (time, batch, 2) and their sums (batch, 1)."""
+        """Draw sequences (time, batch, 2) and the sums to predict (batch, 1)."""
         import numpy as np
         import torch
 

@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CopyingTask(AbstractEndlessTask):
-    r"""Remember a word for a long time, and say it when asked.
+    r"""Remember a word for a long time, and repeat it when asked.
 
     A sequence has $L + 2K$ time steps. It begins with a word of $K$ symbols, each of
     which is drawn from an alphabet of $N$. All later inputs are blank (0), except for a
-    marker ($N + 1$) that asks for the word. The answer is the word in the last $K$ time
-    steps, and blank before them. Without memory, the best cross-entropy is
+    marker ($N + 1$) that asks for the word. The answer is blank until the last $K$ time
+    steps, where it is the word. Without memory, the best cross-entropy is
     $K \ln N / (L + 2K)$.
 
     Args:
-        lag: $L$.
+        lag: $L$, the number of time steps between the word and the answer.
         length: $K$, the length of the word.
-        symbols: $N$.
+        symbols: $N$, the size of the alphabet.
         answer: when the first symbol of the answer is due: "at-marker" (as in the
             paper), or "after-marker", one time step later (as in the papers that it
             compares with).
-        held_out: number of sequences for validation, and as many again for test.
+        held_out: number of validation sequences, and also of test sequences.
 
     References:
         [LM19] section 5.1; [ASB16].
@@ -50,7 +50,7 @@ class CopyingTask(AbstractEndlessTask):
 
     @property
     def recipe(self) -> str:
-        """Networks are trained as on the paper's copying task."""
+        """Networks are trained with the paper's settings for the copying task."""
         return "copying"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
@@ -104,7 +104,7 @@ class CopyingTask(AbstractEndlessTask):
         return cross_entropy(classes[None], batch.y.flatten()[None])
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
-        """Accuracy: the fraction of the word's symbols that are right."""
+        """Accuracy: the fraction of the word's symbols that are correct."""
         word = outputs[-self.length :].argmax(-1)
         right = word == batch.y[-self.length :]
         return {"accuracy": right.float().mean().item()}

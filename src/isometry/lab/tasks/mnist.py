@@ -30,7 +30,7 @@ class Images(NamedTuple):
     labels: "Tensor"
 
 
-# seed of the permutation of the pixels that [WPH16] and later papers use
+# the seed with which [WPH16] and later papers draw the permutation of the pixels
 PERMUTATION_SEED = 92916
 
 
@@ -38,7 +38,7 @@ PERMUTATION_SEED = 92916
 class MnistTask(AbstractTask):
     """Recognize a digit whose pixels come one at a time.
 
-    Pixels are divided by 255, and not normalized otherwise. The answer is due at the
+    Pixels are divided by 255, and not otherwise normalized. The answer is due at the
     last of the 784 pixels. The best constant answer has a cross-entropy of about ln 10.
 
     Args:
@@ -73,7 +73,7 @@ class MnistTask(AbstractTask):
 
     @property
     def recipe(self) -> str:
-        """Networks are trained as on the paper's MNIST task, permuted or not."""
+        """Networks are trained with the paper's settings for MNIST, permuted or not."""
         return "pmnist" if self.permute else "mnist"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
@@ -86,7 +86,7 @@ class MnistTask(AbstractTask):
 
     @property
     def input_size(self) -> int:
-        """Number of features of an input: a pixel."""
+        """Number of features of an input: one pixel."""
         return 1
 
     @property
@@ -128,7 +128,7 @@ class MnistTask(AbstractTask):
         return cross_entropy(last(outputs), batch.y)
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
-        """Accuracy: the fraction of images whose class is right."""
+        """Accuracy: the fraction of images whose predicted class is correct."""
         right = last(outputs).argmax(-1) == batch.y
         return {"accuracy": right.float().mean().item()}
 
@@ -155,8 +155,8 @@ def permutation() -> "Tensor":
     import numpy as np
     import torch
 
-    # The usual permutation was drawn with NumPy's old generator. NumPy promises never
-    # to change the numbers that this generator draws.
+    # The usual permutation was drawn with NumPy's legacy generator. NumPy promises that
+    # this generator will always draw the same numbers.
     random = np.random.RandomState(PERMUTATION_SEED)
     return torch.from_numpy(random.permutation(784))
 
@@ -171,7 +171,7 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
 
     Args:
         name: "mnist" or "fashion-mnist".
-        folder: folder of the files. If None, `get_data` finds or fetches them.
+        folder: folder of the data files. If None, `get_data` finds or downloads them.
 
     Returns:
         60,000 training images and 10,000 test images.
@@ -189,21 +189,21 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
     )
 
 
-# The third byte of an idx file gives the type of the entries. All entries in the files
-# of MNIST are unsigned bytes, which have this number.
+# The third byte of an idx file is a code for the type of the entries. In the files of
+# MNIST, all entries are unsigned bytes, which have this code.
 UNSIGNED_BYTE = 0x08
 
 
 def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
-    """The array of bytes in a file of the idx format.
+    """The array of bytes in an idx file.
 
     An idx file holds two zero bytes, a byte for the type of the entries, a byte for the
-    number of axes, the lengths of the axes as big-endian 32-bit numbers, and then the
+    number of axes, the lengths of the axes as big-endian 32-bit integers, and then the
     entries.
 
     Args:
         content: content of the whole file.
-        ndim: how many axes the array must have.
+        ndim: number of axes that the array must have.
         name: name of the file, for error messages.
 
     Returns:

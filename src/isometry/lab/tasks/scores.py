@@ -1,8 +1,8 @@
-"""Scores of how predicted speech sounds: SegSNR, STOI and PESQ.
+"""Scores for how well predicted speech sounds: SegSNR, STOI and PESQ.
 
 The predicted log-power spectra are turned into a recording with the phases of the true
-recording, as in [WPH16]. Each score is a mean over the recordings of a split, without
-the recordings that are silent or too short for this score.
+recording, as in [WPH16]. Each score is a mean over the recordings of a split.
+Recordings that are silent or too short for a score are left out of its mean.
 """
 
 import importlib
@@ -44,7 +44,7 @@ def check_installed() -> None:
 
 
 def judge(pairs: "Iterable[tuple[np.ndarray, np.ndarray]]") -> dict[str, float]:
-    """Mean scores of the estimates that a network makes of recordings.
+    """Mean scores of a network's estimates of recordings.
 
     Args:
         pairs: each true recording with its estimate, of the same length, at 8 kHz.
@@ -69,9 +69,9 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
        10 \log_{10} \frac{\sum_{i \in m} r_i^2}{\sum_{i \in m} (r_i - s_i)^2} $$
 
     where $r$ is the true recording, $s$ is the estimate, and $m$ runs over $M$ segments
-    of 10 ms. Pauses are left out: they are the segments more than 40 dB below the
-    loudest segment. Our numbers differ from those of [WPH16]: its authors used
-    VOICEBOX, which finds pauses with a voice activity detector.
+    of 10 ms. Segments that are more than 40 dB below the loudest one are pauses, and
+    are left out. Our numbers differ from the numbers in [WPH16], whose authors used
+    VOICEBOX. It finds pauses with a voice activity detector.
 
     Args:
         reference: the true recording.
@@ -91,8 +91,8 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
     if loudest == 0:
         return None
     loud = signal >= loudest * 10 ** (-RANGE / 10)
-    # A segment without noise has an infinite ratio, which `clip` turns into HIGHEST, so
-    # we need no warning about the division by zero.
+    # Silence the warning about a division by zero: a segment without noise has an
+    # infinite ratio, which `clip` turns into HIGHEST.
     with np.errstate(divide="ignore"):
         ratios = 10 * np.log10(signal[loud] / noise[loud])
     return float(ratios.clip(LOWEST, HIGHEST).mean())
@@ -146,7 +146,7 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
         return None
     quiet = package.PesqError.RETURN_VALUES
     value = float(package.pesq(SAMPLE_RATE, reference, estimate, "nb", on_error=quiet))
-    # with `RETURN_VALUES`, the package returns -1 in case of an error
+    # with `RETURN_VALUES`, the package returns -1 if there is an error
     return value if math.isfinite(value) and value >= 0 else None
 
 

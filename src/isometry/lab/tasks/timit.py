@@ -28,9 +28,10 @@ class TimitTask(AbstractTask):
 
     The frames $f_1, \ldots, f_F$ of a recording are log-power spectra in dB, 62.5 per
     second. With the target "next", the answer to the input $f_t$ is $f_{t+1}$: this is
-    prediction. With "previous", the answer to the input $f_{t+1}$ is $f_t$: this is a
-    copy, delayed by one time step. The paper's published programs use "previous", so
-    only results with this target can be compared with the paper's numbers.
+    prediction. With "previous", the answer to the input $f_{t+1}$ is $f_t$: the network
+    only has to repeat its previous input. The paper's published programs use
+    "previous", so only results with this target can be compared with the paper's
+    numbers.
 
     The loss is the mean squared error in dB² over valid frames. The metric "padded_mse"
     divides the same sum of squares by the number of entries of all frames, padding
@@ -38,13 +39,13 @@ class TimitTask(AbstractTask):
 
     Args:
         root: folder of the corpus.
-        target: "previous" (the paper) or "next".
+        target: "previous" (as in the paper) or "next".
         split: "timit" for the splits of the paper; "speakers" for any folder of .wav
             files, with a subfolder for each speaker.
-        validation: the set for validation, "core" (the paper) or "development"
-            ([WPH16]); the other set is for test.
-        scores: whether to measure how the predictions sound when the training ends:
-            SegSNR, STOI and PESQ. This needs the packages pystoi and pesq.
+        validation: the set for validation: "core" (as in the paper) or "development"
+            (as in [WPH16]). The other one is the test set.
+        scores: whether to measure SegSNR, STOI and PESQ of the predictions after
+            training. This needs the packages pystoi and pesq.
 
     References:
         [LM19] section 5.3; [WPH16].
@@ -54,8 +55,8 @@ class TimitTask(AbstractTask):
     metric: ClassVar[str] = "mse"
     headings: ClassVar[Mapping[str, str]] = {
         "mse": "valid frames",
-        # The error as [WPH16] defines it. For all networks but ExpRNN, the paper
-        # probably quotes this error.
+        # The error as [WPH16] defines it. The paper probably quotes this error for all
+        # networks except ExpRNN.
         "padded_mse": "The same, padded frames",
         "segsnr": "SegSNR, dB",
         "stoi": "STOI",
@@ -72,7 +73,7 @@ class TimitTask(AbstractTask):
 
     @property
     def recipe(self) -> str:
-        """Networks are trained as on the paper's speech task."""
+        """Networks are trained with the paper's settings for the speech task."""
         return "timit"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
@@ -96,7 +97,7 @@ class TimitTask(AbstractTask):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """A batch (time, batch, 129), padded to the longest recording of all ranks."""
+        """A batch (time, batch, 129), padded to the longest recording on any rank."""
         choose = functools.partial(
             training_rows, len(self._splits.train), step, size=size, seed=seed
         )
@@ -105,7 +106,7 @@ class TimitTask(AbstractTask):
         return self._batch([self._train[row] for row in rows], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The recordings of a split, all padded to the same length in both splits."""
+        """The recordings of a split, padded to the same length in both splits."""
         paths = self._paths(split)
         for start in range(0, len(paths), size):
             spectra = [self._spectrum(path) for path in paths[start : start + size]]
@@ -123,7 +124,7 @@ class TimitTask(AbstractTask):
         }
 
     def weights(self, batch: Batch) -> dict[str, int]:
-        """Number of valid frames; for "padded_mse", of all frames, padding included."""
+        """Number of valid frames; for "padded_mse", all frames are counted."""
         valid, (steps, size) = _frames(batch), batch.y.shape[:2]
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
 
@@ -141,7 +142,7 @@ class TimitTask(AbstractTask):
     def predicted(
         self, model: "Callable[[Tensor], Tensor]", split: Split, size: int
     ) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
-        """Each recording with the estimate that a network makes of it.
+        """Each recording together with a network's estimate of it.
 
         With the target "next", no output predicts the first frame, so the estimate
         begins with the true first frame.
@@ -160,7 +161,7 @@ class TimitTask(AbstractTask):
         for batch in self.evaluation(split, size):
             with torch.inference_mode():
                 outputs = model(batch.x).cpu()
-            # `zip` stops at the end of the batch, before it takes a path too many
+            # at the end of the batch, `zip` stops before it takes the next path
             for output, path in zip(outputs.unbind(1), paths, strict=False):
                 samples = read_recording(self._root / path)
                 frames = self._spectrum(path)
@@ -176,11 +177,11 @@ class TimitTask(AbstractTask):
         return getattr(self._splits, chosen)
 
     def _batch(self, spectra: "Sequence[Tensor]", steps: int) -> Batch:
-        """Make a batch of spectra, padded with silence to `steps` frames."""
+        """A batch of spectra, padded with silence to `steps` frames."""
         import torch
 
         lengths = torch.tensor([len(spectrum) for spectrum in spectra])
-        # Add a frame, because the answers are the inputs, shifted by one. The added
+        # Add a frame, because the answers are the inputs shifted by one frame. The new
         # frame is silent, like the last frame of every recording.
         frames = torch.full((steps + 1, len(spectra), BINS), speech.SILENCE)
         for index, spectrum in enumerate(spectra):
@@ -214,7 +215,7 @@ class TimitTask(AbstractTask):
         paths = (self._root / path for path in self._splits.padding)
         return max(map(speech.recording_frames, paths))
 
-    # The spectra computed so far, by path, since every epoch and every evaluation needs
+    # A cache of spectra, keyed by path, since every epoch and every evaluation needs
     # them again. For TIMIT they take about 0.4 GB.
     @functools.cached_property
     def _known(self) -> "dict[PurePath, Tensor]":
