@@ -33,34 +33,34 @@ def add_tasks(
     *,
     several: bool = False,
 ) -> None:
-    """Accept a task, with the options of the command, of the task and of training.
+    """Make a parser accept a task, and options of the command, task and training.
 
-    An option may stand before or after the task. The parsed arguments have a function
-    `parse_task`, which parses the words after the task: a user's own task must be
-    imported before its options are known.
+    Options may precede or follow the task. A user's own task must be imported before
+    its options are known. Therefore the words after the task are parsed later, by the
+    function that the parsed arguments hold as `parse_task`.
 
     Args:
         parser: parser of a command.
         add_own: adds the other options of the command to a parser.
-        several: whether an option takes a list of one or more values.
+        several: whether each option takes one or more values.
     """
     from isometry.lab.tasks import TASKS
 
     add_own(parser)
     add_hidden(parser, [Training], several=several)
-    # Options that a task cannot have. `task` and `command` are not options, but
-    # attributes of the parsed arguments.
-    options = parser._option_string_actions  # noqa: SLF001 - no other name
+    # Options that a task must not have. `--task` and `--command` are not options of the
+    # command, but they would overwrite attributes of the parsed arguments.
+    options = parser._option_string_actions  # noqa: SLF001 - there is no public name
     reserved = {*options, "--task", "--command"}
     add_hidden(parser, TASKS.ours.values(), several=several)
-    # this stores the task and all words after it
+    # `words` will hold the task and all words after it
     words = parser.add_argument(
         "words",
         nargs=argparse.PARSER,
         metavar="TASK",
-        help="one of these, or a class of your own: package.module:Class",
+        help="one of the tasks below, or your own class as package.module:Class",
     )
-    # a file may name the task, and a run that is resumed has one
+    # not required, since a file may name the task, and a resumed run already has one
     words.required = False
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     lines = [f"  {name:9}{_summary(task)}" for name, task in TASKS.ours.items()]
@@ -83,7 +83,7 @@ def add_tasks(
 
 
 def _find_task(name: str, parser: argparse.ArgumentParser, reserved: set[str]) -> type:
-    """The task with this name. Its options must not be among the reserved ones."""
+    """The class of the task with this name. Exits if one of its options is reserved."""
     from isometry.lab.tasks import TASKS
 
     try:
@@ -111,25 +111,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=Path,
         metavar="DIR",
-        help="resume the run in this folder; with `--iterations` or `--epochs`, a "
-        "finished run continues",
+        help="resume the run in this folder; to continue a finished run, add "
+        "`--iterations` or `--epochs`",
     )
     add_trust(parser)
     add_tasks(parser, _add_own)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust`, which allows importing the classes that a folder names."""
+    """Add `--trust`, which allows importing the classes that are named in a folder."""
     parser.add_argument(
         "--trust",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="with --resume: import your own classes that the folder names",
+        help="with --resume: import your own classes that are named in the folder",
     )
 
 
 def main(options: argparse.Namespace) -> int:
-    """Train, and print the folder of the run.
+    """Train a network, and print the folder of the run.
 
     Args:
         options: options of the command line.
@@ -157,18 +157,19 @@ def main(options: argparse.Namespace) -> int:
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         if hasattr(error, "__notes__"):
             raise
-        # an error about an existing run can name options that were not typed
+        # An error about an existing run can name options that are not on the command
+        # line. Spell these as on the command line, too.
         about_run = isinstance(error, RunError) or folder is not None
         names = {f.name for f in fields(Training)} if about_run else set()
         message = as_typed(str(error), names | typed)
-        print(f"isometry: {message}", file=sys.stderr)  # noqa: T201 - it reports
+        print(f"isometry: {message}", file=sys.stderr)  # noqa: T201 - printing is intended
         return 2
     if outcome.folder is None:
         return 0
     summary = outcome.summary
-    print(_verdict(outcome.folder, summary), file=sys.stderr)  # noqa: T201 - it reports
+    print(_verdict(outcome.folder, summary), file=sys.stderr)  # noqa: T201 - printing is intended
     # only the result goes to standard output, so that commands can be combined
-    print(outcome.folder)  # noqa: T201 - it reports
+    print(outcome.folder)  # noqa: T201 - printing is intended
     return _CODES[summary["status"]]
 
 
@@ -178,11 +179,11 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
     The command line takes precedence over the file.
 
     Args:
-        options: the options of the command line by name: `task`, `config` (the file),
+        options: the command-line options, keyed by name: `task`, `config` (the file),
             `out`, and fields of the task and of `Training`.
 
     Returns:
-        The config, and the folder `out`, which is None if it was left out.
+        The config, and the folder `out`, or None if it was left out.
 
     Raises:
         ValueError: if no task is named, the file cannot be read, or a name in it is
@@ -226,7 +227,7 @@ def read_file(path: Path) -> dict[str, Any]:
         path: the file.
 
     Returns:
-        Values by name.
+        The values, keyed by name.
 
     Raises:
         ValueError: if the file cannot be read.
@@ -236,7 +237,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(
             f"`--config` must be a TOML file; got {path}: {error}. Write each option "
-            f"as `name = value`, with texts in quotes."
+            f"as `name = value`, with strings in quotes."
         ) from error
 
 

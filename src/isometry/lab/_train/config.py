@@ -15,7 +15,7 @@ from isometry.lab._options import check_types, make, option_of, spell
 if TYPE_CHECKING:
     from isometry.lab.network import Recipe
 
-# Version of the format of `config.json` and the files beside it. It is increased when
+# Version of the format of `config.json` and the files next to it. Increase it when
 # older code would read a new folder without an error but train differently. Folders
 # without a version have format 1, which had no recipe. Format 2 had no `decay` and no
 # `clip_norm`.
@@ -43,7 +43,7 @@ _REASONS = {
 }
 
 # The largest value of `lr`, `lr_ratio`, `solved` and `clip_norm`. The learning rate of
-# the orthogonal weight is `lr * lr_ratio`, so at most 1e30. Optimizers divide it by
+# the orthogonal weight is `lr * lr_ratio`, at most 1e30. Optimizers divide this rate by
 # numbers such as 0.001, and torch raises if the quotient exceeds 3.4e38, the range of
 # float32.
 LARGEST = 1e15
@@ -58,7 +58,7 @@ _COUNTS = (
     "evaluate_every",
     "checkpoint_every",
 )
-# for each numeric option: its condition, as errors state it, and its bounds
+# for each numeric option: the condition that error messages state, and the bounds
 _BOUNDS: dict[str, tuple[str, float, float]] = {
     **dict.fromkeys(_COUNTS, ("at least 1", 1, math.inf)),
     **dict.fromkeys(
@@ -78,9 +78,9 @@ class Training:
         model: name of the network: exprnn, scornn, scurnn, urnn, rgd, eurnn,
             householder, spectral, lie, explstm, expgru, lstm or gru; or a class of your
             own, package.module:Class
-        model_options: options of the network, besides its sizes
+        model_options: options of the network other than its sizes
         hidden_size: features of the hidden state
-        batch_size: sequences per step, of all processes together
+        batch_size: sequences per step, over all processes
         iterations: steps of the optimizer
         epochs: passes over the data, instead of iterations
         optimizer: a class of torch.optim or isometry.optim, instead of the paper's
@@ -94,14 +94,14 @@ class Training:
             the paper's
         seed: seed of the initial weights and of the batches
         solved: if data is endless, stop when the validation loss is below this fraction
-            of the baseline; 0 never stops
+            of the baseline; 0 to never stop
         solved_for: steps for which the validation loss has to stay below the fraction
             `solved` before the run stops
         log_every: steps between records of the training loss
         evaluate_every: steps between evaluations; by default an epoch, or 100 if data
             is endless
         checkpoint_every: steps between checkpoints
-        threads: threads of torch; the last bits of all numbers depend on it
+        threads: number of torch threads; the last bits of all results depend on it
         device: cpu or cuda
         tensorboard: also write events for TensorBoard
     """
@@ -155,17 +155,17 @@ def check_changes(options: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Config:
-    """The description of a run, as `config.json` holds it.
+    """The description of a run, as stored in `config.json`.
 
     Attributes:
         task: name of the task, or its class as package.module:Class.
         task_options: the fields of the task.
         training: how the network is trained.
-        command: the command line that makes the same run again.
+        command: the command line that repeats the run.
         recipe: every option of the network and of its optimizers, including defaults,
             so that the defaults of a later version do not matter.
         about: facts about the task that reports need.
-        continued: one entry for each time that the run was resumed with other options:
+        continued: one entry for each time that the run was resumed with new options:
             the step at which it was resumed, and the new options.
     """
 
@@ -218,10 +218,10 @@ class Config:
         )
 
     def changed(self, options: Mapping[str, Any]) -> Self:
-        """The config with other options, for a run that is resumed.
+        """The config with new values of options, for a run that is resumed.
 
         Args:
-            options: new values of fields of `Training`, by name.
+            options: new values of fields of `Training`, keyed by name.
 
         Returns:
             The new config. Its command repeats the whole run from the beginning.
@@ -232,14 +232,15 @@ class Config:
         if not options:
             return self
         check_changes(options)
-        # a new length replaces the old one, whether in iterations or in epochs
+        # a new length, in iterations or in epochs, replaces the old length
         lengths = {"iterations": None, "epochs": None}
         reset = lengths if lengths.keys() & options.keys() else {}
         values = asdict(self.training) | reset | dict(options)
         command = self.command
         for name in reset.keys() | options.keys():
             word = option_of(name).removeprefix("--")
-            # the option with its value, which has no spaces and no leading hyphen
+            # matches the option and its value; the value, if any, has no spaces and no
+            # leading hyphen
             pattern = rf" --(no-)?{word}( [^- ]\S*)?(?= |$)"
             command = re.sub(pattern, "", command)
         if command:
@@ -248,17 +249,17 @@ class Config:
         return replace(self, training=make(Training, values), command=command)
 
     def resolved(self, recipe: "Recipe", epoch: int | None, threads: int) -> Self:
-        """The config with the default values of options that were left out.
+        """The config with default values for the options that were left out.
 
         Args:
-            recipe: how the network is made, with its size and its usual number of steps
-                or epochs.
+            recipe: how the network is made, with its size and its default number of
+                steps or epochs.
             epoch: number of batches in an epoch; None if the data is endless.
             threads: number of threads that torch uses.
 
         Returns:
             The config, in which `iterations`, `hidden_size`, `threads` and
-            `evaluate_every` are numbers.
+            `evaluate_every` are numbers and not None.
 
         Raises:
             ValueError: if the config has `epochs`, but the data is endless.
@@ -290,7 +291,7 @@ def read_config(folder: Path) -> Config:
     except FileNotFoundError:
         raise RunError(
             f"{folder} must be the folder of a run; it has no {CONFIG}. Give the path "
-            f"that `isometry train` has printed."
+            f"that `isometry train` printed."
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(damaged(folder / CONFIG, repr(error))) from error

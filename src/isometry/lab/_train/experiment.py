@@ -25,11 +25,11 @@ Own = TypeVar("Own", bound=type)
 
 
 def register(cls: Own, name: str | None = None) -> Own:
-    """Give a task or a network of your own a name, for configs and the command line.
+    """Register your own task or network by name, for configs and the command line.
 
-    It can be used as a decorator. The runs of a registered class can be resumed and
-    loaded without `trust`: you have imported the class yourself, so the files of a run
-    do not decide which code is imported.
+    The function can be used as a decorator. The runs of a registered class can be
+    resumed and loaded without `trust`: you have imported the class yourself, so the
+    files of a run do not decide which code is imported.
 
     Args:
         cls: a task, which derives from `AbstractTask`, or a network, which derives
@@ -60,11 +60,12 @@ class Experiment:
     """Everything that training needs, made from a config.
 
     Attributes:
-        config: config of the run, in which numbers have replaced the defaults.
+        config: config of the run, with actual numbers for `iterations`, `hidden_size`
+            and other options that were left out.
         task: the source of the batches.
         recipe: how the network is made and trained.
         model: the network with its output layer.
-        optimizers: optimizers of the model; each of them moves some of the parameters.
+        optimizers: optimizers of the model; each updates some of the parameters.
     """
 
     config: Config
@@ -91,7 +92,8 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     """
     task, recipe, model = make_model(config, trust=trust)
     model = model.to(device)
-    # the last check, since the task may have to read its data, which takes long
+    # call `_epoch` only after the checks in `make_model`, since the task may have to
+    # read its data, which takes long
     epoch = _epoch(task, config.training.batch_size)
     resolved = config.resolved(recipe, epoch, torch.get_num_threads())
     resolved = replace(resolved, recipe=_record(recipe, model), about=task.about())
@@ -99,7 +101,7 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
 
 
 def _epoch(task: AbstractTask, size: int) -> int | None:
-    """The result of `task.epoch`, checked: the number of batches, or None."""
+    """Call `task.epoch`, and check that it returns a number of batches or None."""
     epoch: Any = task.epoch(size)
     if epoch is not None and (not isinstance(epoch, int) or epoch < 1):
         raise ValueError(
@@ -154,21 +156,21 @@ def _check_parameters(recipe: Recipe, model: nn.Module) -> None:
 
 
 def check_model(training: Training, *, trust: Trust) -> None:
-    """Raise a `ValueError` if the network is unknown, or if its options have a size.
+    """Raise a `ValueError` if the network is unknown, or if its options include a size.
 
     Args:
-        training: names the network and its options.
+        training: has the name of the network and its options.
         trust: as in `build`.
     """
     NETWORKS.find(training.model, trust=trust)
     if sizes := sorted(training.model_options.keys() & _SIZES):
         raise ValueError(
-            f"`model_options` must have no sizes; got {', '.join(sizes)}. The task "
+            f"`model_options` must not include sizes; got {', '.join(sizes)}. The task "
             f"sets the sizes of inputs and outputs, and `hidden_size` is an option."
         )
 
 
-# the new names of renamed network options, by the old names that old runs may have
+# renamed options of networks: the old names, which old runs may have, and the new names
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # parameters of a network's constructor that are not options for the user
@@ -201,7 +203,7 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
 
 
 def _options_of(name: str, task: AbstractTask) -> list[str]:
-    """Names of the options of a network, besides its sizes."""
+    """Names of the options of a network other than its sizes."""
     model = networks.recipe(name, task, 2).make_model(device="meta")
     network = type(getattr(model, "network", model))
     names: list[str] = []
@@ -209,8 +211,8 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
         signature = inspect.signature(kind.__init__).parameters.values()
         variable = [p.name for p in signature if p.kind is p.VAR_KEYWORD]
         names += [p.name for p in signature if p.kind is not p.VAR_POSITIONAL]
-        # only a class with **keywords, such as a layer of torch, can pass the options
-        # of its base class on
+        # only a class with **kwargs, such as a torch layer, can pass options on to its
+        # base class; for any other class, stop here
         if not variable:
             break
         names.remove(variable[0])
@@ -239,12 +241,12 @@ def cosine(done: float) -> float:
 
 
 def linear(done: float) -> float:
-    """A decay along a straight line from 1 to 0."""
+    """The decay $1 - x$ at $x$ = `done`: a straight line from 1 to 0."""
     return 1 - done
 
 
-# Values of the option `decay`, and how learning rates decay with them. The paper keeps
-# the rates constant.
+# For each value of the option `decay`, the factor for all learning rates as a function
+# of the fraction of the run that is done. The paper keeps the rates constant.
 DECAYS: dict[str, Callable[[float], float]] = {"cosine": cosine, "linear": linear}
 
 
@@ -259,8 +261,8 @@ def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
         if row.parameters and training.lr_ratio is not None:
             ratio = training.lr_ratio
         optimizer_class, options = row.optimizer_class, dict(row.options)
-        # RiemannianSGD moves a weight on its manifold by its own update rule, so the
-        # option `optimizer` does not replace it.
+        # RiemannianSGD moves a weight along its manifold, with its own update rule, so
+        # the option `optimizer` does not replace it.
         if training.optimizer is not None and optimizer_class is not RiemannianSGD:
             optimizer_class, options = _optimizer_class(training.optimizer), {}
         if training.retraction is not None and "retraction" in options:
@@ -270,8 +272,8 @@ def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
     retracts = any("retraction" in row.options for row in rows)
     if training.retraction is not None and not retracts:
         raise ValueError(
-            f"`retraction` must be left out for {training.model}, which moves no "
-            f"weight on a manifold; got {training.retraction!r}."
+            f"`retraction` must be left out for {training.model}, since none of its "
+            f"optimizers uses a retraction; got {training.retraction!r}."
         )
     schedule = replace(
         usual,
@@ -283,7 +285,7 @@ def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
 
 
 def _record(recipe: Recipe, model: nn.Module) -> dict[str, Any]:
-    """The recipe for `config.json`, with all defaults, since these may change later."""
+    """The recipe for `config.json`, including defaults, which may change later."""
     network = getattr(model, "network", model)
     signature = inspect.signature(type(network).__init__)
     usual = {
@@ -316,7 +318,7 @@ _UNSUITABLE = ("LBFGS", "SparseAdam")
 
 
 def _optimizer_class(name: str) -> type[Optimizer]:
-    """The optimizer class of this name, from torch or isometry."""
+    """The optimizer class with this name, from torch or isometry."""
     kind: Any = getattr(torch.optim, name, None) or getattr(isometry.optim, name, None)
     is_optimizer = isinstance(kind, type) and issubclass(kind, Optimizer)
     if not is_optimizer:

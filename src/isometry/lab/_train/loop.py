@@ -39,8 +39,8 @@ class RunState:
         best: step and means of the evaluation with the best validation result.
         best_test: step and means of the evaluation with the best test result, which the
             paper reports.
-        solved_at: step of the evaluation since which every evaluation has found the
-            task solved; None if the last evaluation did not find it solved.
+        solved_at: the task has been solved in every evaluation from this step on; None
+            if it was not solved in the last evaluation.
     """
 
     step: int = 0
@@ -54,14 +54,14 @@ class RunState:
 
 
 class Step:
-    """One step of training, on this process's part of the batch.
+    """One training step, on this process's part of the batch.
 
     Args:
         experiment: the task, the model and its optimizers.
-        model: the model of the experiment; with several processes, in the wrapper that
-            averages gradients over all of them.
+        model: the model of the experiment; with several processes, wrapped so that its
+            gradients are averaged over all processes.
         ranks: the rank of this process among the processes that share each batch.
-        index: the number of the step, from 0.
+        index: index of the step, counting from 0.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Step:
         self.weights = task.weights(batch)
         self.outputs = model(self.batch.x)
         self.loss = task.loss(self.outputs, self.batch)
-        # `update` multiplies the loss of this process by its share, which `agree` sets.
-        # Then the average of the gradients over all processes is the gradient of the
-        # mean loss of the whole batch.
+        # `agree` sets this factor, and `update` multiplies the loss of this process by
+        # it. Then the average of the gradients over all processes is the gradient of
+        # the mean loss of the whole batch.
         self.share = 1.0
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
@@ -97,7 +97,7 @@ class Step:
         return loss / total, stop > 0
 
     def update(self) -> None:
-        """Compute the gradients, and make a step of every optimizer."""
+        """Compute the gradients, and take a step with every optimizer."""
         experiment, recipe = self.experiment, self.experiment.recipe
         for optimizer in experiment.optimizers:
             optimizer.zero_grad()
@@ -111,7 +111,7 @@ class Step:
         recipe.after_step(experiment.model)
 
     def _decay_rates(self) -> None:
-        """Set the learning rates of this step from its number and the run's length.
+        """Set the learning rates from the index of this step and the run's length.
 
         Thus a resumed run has the same rates to the last bit. Most of torch's
         schedulers compute each rate from the previous rate, so a checkpoint would have
@@ -126,7 +126,7 @@ class Step:
                     group["lr"] = group["initial_lr"] * factor
 
     def metrics(self) -> dict[str, float]:
-        """The metrics of the task, for the batch of all processes together."""
+        """The metrics of the task on the whole batch, over all processes."""
         task = self.experiment.task
         means = metrics_of(task, self.outputs.detach(), self.batch)
         if self.ranks.count == 1:
@@ -155,10 +155,12 @@ class Trainer:
     recorder: Recorder
 
     def train(self) -> Status:
-        """Train until the last step, a solution, a divergence or a signal to stop.
+        """Train until the last step, or until the task is solved or the run must stop.
+
+        A run must stop if it diverges or receives a signal.
 
         Returns:
-            How the run has ended.
+            How the run ended.
         """
         experiment, state, recorder = self.experiment, self.state, self.recorder
         config = experiment.config.training
@@ -186,7 +188,7 @@ class Trainer:
                 is_best = state.best.get("step") == state.step
                 due = last or solved or stop or is_best
                 if due or state.step % config.checkpoint_every == 0:
-                    # do not replace a good checkpoint by weights that are not finite
+                    # do not replace a good checkpoint with weights that are not finite
                     if not _finite(experiment):
                         return "diverged"
                     recorder.checkpoint(asdict(state), is_best=is_best)
@@ -215,7 +217,7 @@ class Trainer:
             if new and (not best or task.is_better(new[metric], best[split][metric])):
                 best.update(state.last)
         config, validation = self.experiment.config.training, means["validation"]
-        # a task can be solved only if its data is endless and its baseline is known
+        # a task counts as solved only if its data is endless and its baseline is known
         endless = task.epoch(config.batch_size) is None
         if task.baseline is None or not validation or not endless:
             return False
@@ -233,11 +235,11 @@ class Trainer:
         """Measure the model on the validation and the test sequences.
 
         Args:
-            measure: a function of the model, of the split, and of the number of
-                sequences in a batch.
+            measure: a function of the model, the split, and the number of sequences in
+                a batch.
 
         Returns:
-            The results of `measure`, by split.
+            The results of `measure`, keyed by split.
         """
         model, size = self.experiment.model, self.experiment.config.training.batch_size
         model.eval()
@@ -261,7 +263,7 @@ def _finite(experiment: Experiment) -> bool:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Copy a batch to a device."""
+    """Move a batch to a device."""
     x, y, lengths = batch
     lengths = None if lengths is None else lengths.to(device)
     return Batch(x.to(device), y.to(device), lengths)

@@ -1,4 +1,4 @@
-"""The output of a run: metrics, checkpoints, events, and progress on a terminal."""
+"""The output of a run: metrics, checkpoints, TensorBoard events, and its progress."""
 
 import hashlib
 import io
@@ -27,13 +27,13 @@ KEY = "isometry"
 def pack(
     model: nn.Module, optimizers: Iterable[Optimizer], header: dict[str, Any]
 ) -> bytes:
-    """Make the content of a checkpoint.
+    """Serialize a model and its optimizers as the content of a checkpoint.
 
     Args:
         model: the model.
         optimizers: the optimizers of the model, if any. Their tensors get names such as
             `optimizer.0.3.exp_avg`; their other values go into the metadata.
-        header: other values for the metadata; JSON must be able to hold them.
+        header: other values for the metadata, which must be JSON-serializable.
 
     Returns:
         The content of a safetensors file.
@@ -44,8 +44,8 @@ def pack(
     plain = []
     for i, optimizer in enumerate(optimizers):
         packed = optimizer.state_dict()
-        # JSON turns the integer keys of this dictionary into texts, and `unpack` turns
-        # them back
+        # JSON turns the integer keys of this dictionary into strings; `unpack` turns
+        # them back into integers
         values: dict[int, dict[str, Any]] = {index: {} for index in packed["state"]}
         for index, entries in packed["state"].items():
             for name, value in entries.items():
@@ -92,8 +92,8 @@ def unpack(
 def _metadata(data: bytes) -> dict[str, Any]:
     """The values in a checkpoint that are not tensors.
 
-    Under "state" is the header that `pack` was given. Under "optimizers" is a list with
-    the values of each optimizer.
+    The entry "state" is the header that was passed to `pack`. The entry "optimizers" is
+    a list with the values of each optimizer.
     """
     length = int.from_bytes(data[:8], "little")
     return json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY])
@@ -104,8 +104,8 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
 
     Args:
         folder: folder of the run.
-        checkpoint: content of the run's checkpoint, which has the name and the hash of
-            the file.
+        checkpoint: content of the run's checkpoint, which holds the name and the hash
+            of the file.
 
     Returns:
         The content of the file.
@@ -117,10 +117,10 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
     if not entry:
         raise RunError(
             f"{folder} must hold the weights of the best validation; it has none. "
-            f"There was no validation, or an earlier version of isometry wrote it."
+            f"There was no validation, or an earlier version of isometry wrote the run."
         )
     name = entry["name"]
-    # ignore a name of any other form, since a path could lead out of the folder
+    # accept no other form of name, since a path could lead out of the folder
     path = folder / (name if re.fullmatch(r"best-\d+\.safetensors", name) else "best")
     data = path.read_bytes() if path.exists() else b""
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
@@ -151,7 +151,7 @@ _NOT_DRAWN = ("step", "seconds", "cpu_seconds", "split")
 
 
 class Events:
-    """Writes the records of a run for TensorBoard, a curve for each number and split.
+    """Writes the records of a run to TensorBoard, with a curve per number and split.
 
     A resumed run writes all curves again from its metrics. Otherwise the steps after
     the last checkpoint would appear twice, and events that were not yet on the disk
@@ -208,11 +208,11 @@ _BAR = 20
 
 
 class Progress:
-    """Shows how far a run is: a bar on a terminal, and a line for each evaluation.
+    """Shows the progress of a run: a bar on a terminal, and a line per evaluation.
 
     Args:
         total: number of steps of the whole run.
-        done: number of steps that were made before the run was resumed.
+        done: number of steps that were taken before the run was resumed.
         stream: where to write.
     """
 
@@ -222,7 +222,7 @@ class Progress:
         self.start = self.shown = time.monotonic()
 
     def step(self, step: int, loss: float) -> None:
-        """Redraw the bar, but at most five times a second."""
+        """Redraw the bar on a terminal, at most five times a second."""
         self.last = step
         if self.live and time.monotonic() - self.shown > 0.2:
             self.shown = time.monotonic()
@@ -236,8 +236,8 @@ class Progress:
         """Write one line about an evaluation of all splits.
 
         Args:
-            last: the step, and the means of each split, by name.
-            extra: measurements of the network itself, such as its orthogonality.
+            last: the step, and for each split a dictionary of means.
+            extra: measurements of the network itself, such as its orthogonality error.
         """
         splits = {k: v for k, v in last.items() if isinstance(v, Mapping) and v}
         parts = [f"{name} {_listed(means)}" for name, means in splits.items()]
@@ -266,7 +266,7 @@ def _listed(values: Mapping[str, float]) -> str:
 
 
 class Recorder:
-    """Writes into the folder of a run, and shows how far the run is.
+    """Writes to the folder of a run, and shows the progress of the run.
 
     Args:
         experiment: the task, the model and its optimizers.
@@ -304,8 +304,8 @@ class Recorder:
 
         The weights with the best validation result are in another file, which has the
         step in its name. The checkpoint names this file. An older file is removed only
-        after the checkpoint has been replaced, so that the process can be killed at any
-        time.
+        after the checkpoint has been replaced. Thus the run can be resumed, no matter
+        when the process is killed.
 
         Args:
             state: the fields of `RunState`.

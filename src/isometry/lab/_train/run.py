@@ -34,7 +34,7 @@ class RunOutcome:
 
 
 def train(config: Config, out: Path | str | None = None) -> RunOutcome:
-    """Train from the beginning.
+    """Start a run in a new folder, and train.
 
     Args:
         config: config of the run. Classes that it names as package.module:Class are
@@ -113,7 +113,7 @@ def resume(
         )
     training, same = config.training, config.training == before.training
     # If a run was resumed for more steps and killed at once, its config already has the
-    # larger number of steps, while its summary still describes the shorter run. This
+    # larger number of steps, while its summary still describes the shorter run. Such a
     # run continues, although no option changes.
     more = training.epochs or (training.iterations or 0) > steps
     done = status == "solved" or (status == "finished" and not more)
@@ -127,16 +127,16 @@ def resume(
         )
     if status == "solved" and "solved" not in options:
         raise RunError(
-            f"{folder} is solved after {steps} steps, and would stop again at its next "
-            f"evaluation. Set `solved` to 0 to continue."
+            f"{folder} solved its task after {steps} steps, and would stop again at "
+            f"the next evaluation. Set `solved` to 0 to continue."
         )
     with _setup(config, trust=trust) as (experiment, ranks):
         length = experiment.config.training.iterations
         planned = before.training.iterations
         if experiment.recipe.schedule.decay is not None and length != planned:
             raise RunError(
-                f"{folder} must keep its {planned} steps, over which its rates decay; "
-                f"got {length}. For another length, begin another run."
+                f"{folder} must keep its {planned} steps, over which its learning "
+                f"rates decay; got {length}. For another length, begin another run."
             )
         return _run(experiment, folder if ranks.is_first else None, ranks, options)
 
@@ -171,7 +171,7 @@ def load_model(
             reason = files.divergence(folder, summary["steps"])
             remedy = "Begin another run with a smaller `lr`."
         raise RunError(f"{folder} must have a checkpoint; {reason}. {remedy}")
-    # drawing the initial weights must not change the caller's random numbers
+    # drawing the initial weights must not change the state of the global generator
     with torch.random.fork_rng(devices=()):
         _, _, model = make_model(config, trust=trust)
     with _checkpoint_errors(folder):
@@ -181,7 +181,7 @@ def load_model(
 
 @contextlib.contextmanager
 def _setup(config: Config, *, trust: Trust) -> Iterator[tuple[Experiment, Ranks]]:
-    """Join the other processes until the block ends, and build the experiment.
+    """Set up the process group for the block, and build the experiment.
 
     Errors that would prevent the first step are raised here, before any file is
     written. Inside the block, torch uses the number of threads in the config.
@@ -246,13 +246,13 @@ def _train_to_end(trainer: Trainer) -> RunOutcome:
     try:
         status = trainer.train()
     except OSError as error:
-        # most often the disk is full, so writing the summary may fail, too
+        # the usual cause is a full disk, so writing the summary may fail, too
         with contextlib.suppress(OSError):
             _sum_up(trainer, "interrupted", {})
         again = files.resume_command(folder) if folder else "start all processes again"
         raise RunError(
-            f"the run stopped at step {trainer.state.step}: {error}. After solving "
-            f"this, resume it: {again}"
+            f"the run stopped at step {trainer.state.step}: {error}. Solve this, "
+            f"then resume the run: {again}"
         ) from error
     except (ValueError, TypeError) as error:
         # This is not an error in the options. The command line prints a traceback for
@@ -277,7 +277,7 @@ def _checkpoint_errors(folder: Path | None) -> Iterator[None]:
     except RunError:
         raise
     # Catch every error, because a file from somebody else can be wrong in any way.
-    # Reading it runs no code.
+    # Reading it does not execute any code.
     except Exception as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunError(

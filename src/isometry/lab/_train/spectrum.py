@@ -29,13 +29,15 @@ def recurrent_matrix_of(model: nn.Module) -> Tensor | None:
 
 
 def orthogonality_error(model: nn.Module) -> float | None:
-    r"""Error $\lVert W^H W - I \rVert_F / \sqrt n$ of the recurrent matrix.
+    r"""Orthogonality error of the recurrent matrix $W$.
+
+    $$ \lVert W^H W - I \rVert_F / \sqrt n $$
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The error; None where `recurrent_matrix_of` returns None.
+        The error; None if `recurrent_matrix_of` returns None.
     """
     W = recurrent_matrix_of(model)
     if W is None:
@@ -47,7 +49,7 @@ def largest_angle(model: nn.Module) -> float | None:
     r"""Largest angle of the coordinates $A$ of the first constrained weight.
 
     The angles of $A$ are $|\theta|$ for its eigenvalues $i \theta$. The exponential is
-    one to one on the set of all $A$ whose largest angle is below $\pi$. The paper calls
+    one-to-one on the set of all $A$ whose largest angle is below $\pi$. The paper calls
     this set $V$.
 
     Args:
@@ -69,13 +71,13 @@ def largest_angle(model: nn.Module) -> float | None:
 
 
 def angles(model: nn.Module) -> list[float]:
-    """Angles of the eigenvalues of the first layer's recurrent matrix, ascending.
+    """Angles of the eigenvalues of the first layer's recurrent matrix, sorted.
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The angles; empty where `recurrent_matrix_of` returns None.
+        The angles, in ascending order. Empty if `recurrent_matrix_of` returns None.
     """
     W = recurrent_matrix_of(model)
     if W is None:
