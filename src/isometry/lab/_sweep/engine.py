@@ -1,4 +1,4 @@
-"""Carries out a sweep: begins or resumes its runs, then writes the report."""
+"""Carries out a sweep: starts or resumes its runs, then writes the report."""
 
 import math
 import os
@@ -22,11 +22,11 @@ class Engine:
     """Where the runs of a sweep are trained, and how many at a time.
 
     Attributes:
-        engine: processes on this machine, or tasks of Ray
-        address: address of a Ray cluster, as HOST:PORT; by default RAY_ADDRESS, or this
-            machine
-        jobs: runs at a time; by default as many as the cores allow, but one for
-            `isometry reproduce`
+        engine: train in processes on this machine, or as Ray tasks
+        address: address of a Ray cluster, as HOST:PORT; by default the environment
+            variable RAY_ADDRESS or, if that is not set, this machine
+        jobs: number of runs at a time; by default as many as the cores allow, but one
+            for `isometry reproduce`
         budget: stop after this many hours; the same command resumes every run
     """
 
@@ -70,8 +70,8 @@ class Engine:
             runs: the runs.
 
         Returns:
-            The option `jobs`, if it is given. Otherwise 1 if any run uses a graphics
-            card, or else as many as the cores allow.
+            The option `jobs`, if it is given. Otherwise 1 if any run uses a GPU, or
+            else as many as the cores allow.
         """
         if self.jobs is not None:
             return self.jobs
@@ -81,7 +81,7 @@ class Engine:
 
 
 def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
-    """Train the runs that are not done yet, then write the report of all runs.
+    """Train the runs that are not done yet, then write a report about all runs.
 
     The tables of the report also go to stdout; all other messages go to stderr.
 
@@ -91,7 +91,7 @@ def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]
         engine: where the runs are trained, and how many at a time.
 
     Returns:
-        The reason for each run that is still not done, by name of the run.
+        For each run that is still not done, the reason, keyed by the run's name.
 
     Raises:
         RunError: if the folder holds other runs with these names or is in use, or if
@@ -127,7 +127,7 @@ def cores() -> int:
 
 
 def threads(runs: Sequence[SweepRun]) -> int:
-    """The largest number of threads of any run."""
+    """The largest number of threads that any of the runs uses."""
     return max((run.config.training.threads or 1 for run in runs), default=1)
 
 
@@ -140,7 +140,7 @@ def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, 
         engine: where the runs are trained, and how many at a time.
 
     Returns:
-        The reason for each failed run, by name of the run.
+        For each run that failed, the reason, keyed by the run's name.
 
     Raises:
         RunError: if Ray is asked for and is not installed or cannot be reached.

@@ -1,4 +1,4 @@
-"""Trains each run in its own process on this machine, so that crashes are isolated."""
+"""Trains each run in a process of its own, so that a crash affects only one run."""
 
 import contextlib
 import math
@@ -23,8 +23,8 @@ from isometry.lab._train.config import Config
 class _Child:
     """A run in its own process.
 
-    When the run ends, the process sends an error message, or an empty text, which can
-    be read from `receiver`.
+    When the run ends, the process sends a string, which can be read from `receiver`: an
+    error message, or "" if the run did not fail.
     """
 
     folder: Path
@@ -45,12 +45,12 @@ def run_all(
     Args:
         runs: the runs, in order.
         out: folder of the sweep.
-        view: shows the user how far the runs are.
+        view: shows the progress of the runs.
         jobs: number of processes at a time.
-        seconds: time after which every run writes its checkpoint and stops.
+        seconds: time after which every run writes a checkpoint and stops.
 
     Returns:
-        The reason for each failed run, by name of the run.
+        For each run that failed, the reason, keyed by the run's name.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has written its
@@ -92,7 +92,7 @@ def _begin(run: SweepRun, out: Path) -> _Child:
     )
     with _without_ctrl_c():
         process.start()
-    # Close this process's copy of the sender, so that only the child has one. If the
+    # Close this process's copy of the sender, so that only the child has a copy. If the
     # child dies, `_message` then gets an `EOFError` instead of waiting forever.
     sender.close()
     return _Child(folder, process, receiver)
@@ -104,7 +104,7 @@ def _child(folder: Path, config: Config, sender: connection.Connection) -> None:
 
 
 def _follow_parent() -> None:
-    """Wait until the process of the sweep has ended, then stop this run by SIGTERM."""
+    """Wait until the process of the sweep ends, then stop this run with SIGTERM."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -134,9 +134,9 @@ def _message(child: _Child) -> str:
 
 
 def _terminate(children: Iterable[_Child]) -> None:
-    # SIGTERM may be sent twice. A run that is training only records the signal, and
-    # stops after its step. Before and after training, the signal ends the process at
-    # once, and the run can still be resumed.
+    # Sending SIGTERM twice does no harm. A run that is training only records the
+    # signal, and stops after its step. Before and after training, the signal ends the
+    # process at once, and the run can still be resumed.
     for child in children:
         child.process.terminate()
 
@@ -149,7 +149,7 @@ def _kill(children: Iterable[_Child]) -> None:
 
 @contextlib.contextmanager
 def _ended(children: dict[int, _Child]) -> Iterator[None]:
-    """End all children when the block is left, even by an exception."""
+    """Stop all child processes at the end of the block, even after an exception."""
     try:
         yield
     finally:
@@ -162,16 +162,17 @@ def _ended(children: dict[int, _Child]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Processes that are started inside the `with` block do not react to Ctrl-C.
+    """Protect processes that are started inside the `with` block from Ctrl-C.
 
-    A terminal sends SIGINT to all its processes, even while they are importing torch.
-    A process that is started inside the block inherits a mask that blocks SIGINT. Only
-    the sweep reacts to Ctrl-C, and stops its children by SIGTERM.
+    On Ctrl-C, a terminal sends SIGINT to all its processes, even while they are
+    importing torch. A process that is started inside the block inherits a mask that
+    blocks SIGINT. Only the process of the sweep reacts to Ctrl-C, and stops its
+    children with SIGTERM.
     """
     if os.name != "posix":
         yield
         return
-    # start multiprocessing's tracker first, since starting it would unblock the signal
+    # start the resource tracker of multiprocessing now, since its start unblocks SIGINT
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

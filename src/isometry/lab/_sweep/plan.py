@@ -1,4 +1,4 @@
-"""The plan of a sweep: a run for each combination of options, in `sweep.json`."""
+"""The plan of a sweep, in `sweep.json`: one run for each combination of options."""
 
 import json
 import re
@@ -27,7 +27,7 @@ class SweepRun:
 
 
 def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
-    r"""All combinations of the options that have several values.
+    r"""Runs for all combinations of the values of the options.
 
     $$ \{\text{models}\} \times \{\text{sizes}\} \times \dots \times \{\text{seeds}\} $$
 
@@ -38,8 +38,8 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
 
     Args:
         task: name of the task. If None, the error lists all tasks.
-        values: options of `isometry train` by name. A list gives several values. The
-            options of the network are in `model_options`.
+        values: options of `isometry train`, keyed by name. A list holds several values.
+            The options of the network are in `model_options`.
 
     Returns:
         The runs, each with a name that shows the options that vary.
@@ -59,8 +59,8 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
         )
         if runs.setdefault(run.name, run) != run:
             raise ValueError(
-                f"values must differ in letters and digits, which name the runs; got "
-                f"two runs called {run.name}. Use a separate sweep for one of them."
+                f"values must differ in letters and digits, since these name the runs; "
+                f"got two runs called {run.name}. Use a separate sweep for one of them."
             )
     return list(runs.values())
 
@@ -70,10 +70,10 @@ def with_known_names(out: Path, runs: Sequence[SweepRun]) -> list[SweepRun]:
 
     Args:
         out: folder of a sweep, which may have no plan yet.
-        runs: the runs to make.
+        runs: the runs to train.
 
     Returns:
-        The same runs. A run that is in the plan has the name and command of the plan.
+        The same runs. A run that is in the plan gets its name and command from there.
 
     Raises:
         RunError: if a name already belongs to another run, or to a folder that is not
@@ -141,8 +141,8 @@ def read_plan(out: Path) -> list[SweepRun]:
         ]
     except FileNotFoundError:
         raise RunError(
-            f"{out} must be the folder of a sweep; it has no {PLAN}. Give the `--out` "
-            f"of `isometry sweep`."
+            f"{out} must be the folder of a sweep; it has no {PLAN}. Give the folder "
+            f"that was the `--out` of `isometry sweep`."
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(
@@ -170,7 +170,7 @@ def check_trust(runs: Sequence[SweepRun], *, trust: bool) -> None:
 
 
 def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
-    """Values by option: (name,), or ("model_options", name) for a network's option."""
+    """The values of each option, keyed by (name,) or by ("model_options", name)."""
     flat: dict[tuple[str, ...], Any] = {("model",): "exprnn", ("hidden_size",): None}
     for name, value in values.items():
         if name == "model_options":
@@ -195,7 +195,7 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
     for path, value in options.items():
         if len(path) == 2:
             values.setdefault("model_options", {})[path[1]] = value
-        # without a size, the network has its default size
+        # leave out a size of None, so that the network gets its default size
         elif value is not None:
             values[path[0]] = value
     size = _size(read(values)[0])

@@ -31,13 +31,13 @@ def run_all(
     Args:
         runs: the runs, in order.
         out: folder of the sweep, which all machines share.
-        view: shows the user how far the runs are.
+        view: shows the progress of the runs.
         address: address of a cluster; if None, the environment variable RAY_ADDRESS.
-            Without both, Ray runs on this machine alone.
+            If neither is set, Ray runs on this machine alone.
         cpus: number of cores to use on this machine, if there is no cluster.
 
     Returns:
-        The reason for each failed run, by name of the run.
+        For each run that failed, the reason, keyed by the run's name.
 
     Raises:
         RunError: if Ray is not installed, or the cluster cannot be reached.
@@ -45,7 +45,7 @@ def run_all(
             checkpoint or, after `GRACE` seconds, was killed.
     """
     with _cluster(address, cpus) as ray, Signals() as signals:
-        # make the path absolute, since a worker has a different current folder
+        # make the path absolute, since a worker has a different working directory
         out = out.absolute()
         tasks = {_submit(ray, run, out): out / run.name for run in runs}
         failed: dict[str, str] = {}
@@ -72,13 +72,13 @@ def run_all(
 
 
 def resources(config: Config) -> dict[str, float]:
-    """The cores and graphics cards that a run needs.
+    """The number of cores and GPUs that a run needs.
 
     Args:
         config: config of the run.
 
     Returns:
-        Options of a Ray task.
+        The options `num_cpus` and `num_gpus` of a Ray task.
     """
     training = config.training
     cards = 1.0 if training.device.startswith("cuda") else 0.0

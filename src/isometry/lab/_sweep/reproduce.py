@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runs",
         nargs="+",
         metavar="NAME",
-        help="only these runs, in this order; a run has the name of its folder, "
-        "which `--dry-run` shows",
+        help="only these runs, in this order; the name of a run is that of its "
+        "folder, which `--dry-run` shows",
     )
     add("--skip", nargs="+", metavar="NAME", default=(), help="all runs except these")
     add(
@@ -45,9 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the TIMIT corpus; for `recorded`, of its free sample",
     )
-    add("--dry-run", action="store_true", help="print the commands and run none")
+    add(
+        "--dry-run", action="store_true", help="print the commands without running them"
+    )
     # by default one run at a time, so that the measured times are comparable
-    add_fields(parser, Engine, "the machine", only=("jobs", "budget"))
+    add_fields(parser, Engine, "limits", only=("jobs", "budget"))
     parser.set_defaults(jobs=1)
 
 
@@ -109,7 +111,7 @@ def _planned(options: argparse.Namespace) -> list[PlannedRun]:
 def _chosen(
     runs: Sequence[PlannedRun], only: Sequence[str] | None, skip: Sequence[str]
 ) -> list[PlannedRun]:
-    """The runs in `only`, in its order, or all runs; without the runs in `skip`."""
+    """The runs named in `only`, in that order, or else all; without those in `skip`."""
     by_name = {run.name: run for run in runs}
     for option, names in (("runs", only or ()), ("skip", skip)):
         if unknown := [name for name in names if name not in by_name]:

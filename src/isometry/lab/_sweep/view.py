@@ -26,18 +26,18 @@ PAUSE = 0.2
 _LIVE, _PLAIN = 0.5, 60.0
 
 # To find the last record of a metrics file, this many bytes at its end are read. Lines
-# are much shorter, so that these bytes contain a whole line.
+# are much shorter, so these bytes always contain a whole line.
 _TAIL = 4096
 
 
 class View:
-    """Shows all runs: on a terminal as lines that are updated, elsewhere as new lines.
+    """Shows the progress of all runs: in place on a terminal, elsewhere as new lines.
 
     Args:
         out: folder of the sweep.
         names: names of the runs that are not done yet.
-        total: number of all runs of the sweep.
-        done: number of runs that were done before.
+        total: number of runs in the sweep.
+        done: number of runs that are already done.
         stream: where to write; standard error if None.
     """
 
@@ -56,12 +56,12 @@ class View:
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.height, self.shown = 0, time.monotonic()
-        # When the log of a run has grown, the run has begun, on this machine or on
-        # another.
+        # A run has begun, on this machine or on another, when its log is larger than
+        # its initial size.
         self.initial_sizes = {name: self._log_size(name) for name in self.waiting}
 
     def refresh(self) -> None:
-        """Find the runs that have begun, and update the view if it is due."""
+        """Find the runs that have begun, and update the view if an update is due."""
         sizes = self.initial_sizes
         begun = [name for name in self.waiting if self._log_size(name) > sizes[name]]
         for name in begun:
@@ -84,7 +84,7 @@ class View:
             if name in group:
                 group.remove(name)
         summary = read_json(self.out / name / SUMMARY)
-        # a run that was told to stop before it trained has no summary
+        # a run that was told to stop before its training began has no summary
         status = summary.get("status", "stopped")
         self.failed += bool(message) or status == "diverged"
         self.done += status in ENDED
@@ -106,7 +106,7 @@ class View:
             hidden = len(lines) - (height - 2)
             if hidden > 0:
                 lines = [*lines[: -hidden - 1], f"... and {hidden + 1} more"]
-            # cut each line, since a line that wraps would count as two
+            # cut each line, since a line that wraps would take up two lines
             lines = [line[: width - 1] for line in lines]
             self.height = len(lines)
         self._write(lines)
@@ -146,7 +146,7 @@ class View:
 
 
 def _last_record(path: Path) -> dict[str, Any]:
-    """The last whole record of the metrics; empty if there is none."""
+    """The last complete record in a metrics file; empty if there is none."""
     if not path.exists():
         return {}
     with path.open("rb") as file:
@@ -156,12 +156,12 @@ def _last_record(path: Path) -> dict[str, Any]:
 
 
 def work(folder: Path, config: Config) -> str:
-    """Begin or resume a run, with its output in the log beside its folder.
+    """Start or resume a run, and write its output to the log next to its folder.
 
     Args:
         folder: folder of the run.
-        config: config of a new run. The config of a resumed run is in its folder, and
-            then this argument only says which classes may be imported.
+        config: config of a new run. A resumed run has its config in its folder. In that
+            case, this argument only says which classes may be imported.
 
     Returns:
         Why the run failed. Empty if it did not fail; then the summary of the run says
@@ -174,12 +174,13 @@ def work(folder: Path, config: Config) -> str:
 
             keep_freed_memory()
             if folder.exists():
-                # trust only the classes that the plan names, whatever the folder names
+                # trust only the classes named in the plan, even if the run's folder
+                # names others
                 resume(folder, trust=(config.task, config.training.model))
             else:
                 train(config, folder)
         # catch every error, since the other runs must continue; the user gets a message
-        except Exception as error:  # noqa: BLE001 - as said above
+        except Exception as error:  # noqa: BLE001 - see above
             known = (RunError, ValueError, TypeError, FileNotFoundError)
             if isinstance(error, known) and not hasattr(error, "__notes__"):
                 sys.stderr.write(f"isometry: {error}\n")
@@ -190,13 +191,13 @@ def work(folder: Path, config: Config) -> str:
 
 
 def log_of(folder: Path) -> Path:
-    """The log of a run. It is beside the folder, which does not exist at first."""
+    """The path of a run's log. It is not in the folder, which may not exist yet."""
     return folder.with_name(f"{folder.name}.log")
 
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Redirect stdout and stderr of the process to a file, even output from C code."""
+    """Redirect the process's stdout and stderr to a file, including output from C."""
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(path.open("a", buffering=1))
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -206,8 +207,8 @@ def _logged(path: Path) -> Iterator[None]:
             stack.callback(os.close, original)
             stack.callback(os.dup2, original, number)
             os.dup2(log.fileno(), number)
-        # redirect Python's streams, too: if they were replaced, as pytest does, they do
-        # not write to these file descriptors
+        # Redirect Python's streams, too. If they have been replaced, for example by
+        # pytest, they do not write to these file descriptors.
         stack.enter_context(contextlib.redirect_stdout(log))
         stack.enter_context(contextlib.redirect_stderr(log))
         yield
