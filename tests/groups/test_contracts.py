@@ -140,7 +140,7 @@ BROKEN = [
     ("algebra.*linear", broken(G, algebra=lambda _, X: skew(X) + skew(X**2))),
     ("dimension", broken(G, dimension=property(lambda _: 4))),
     (
-        "algebra_projection.*projection to `algebra`",
+        "algebra_projection.*onto the values of `algebra`",
         broken(G, algebra_projection=lambda _, X: X - X.mT),
     ),
     (
@@ -199,8 +199,11 @@ BROKEN = [
         "point.*gradient",
         broken(Sphere(3), point=lambda M, X, B, name="exp": _detached(M, X, B, name)),
     ),
-    ("log.*gradient in `P`", broken(Sphere(3), log=_without_gradient)),
-    ("distance.*gradient in `Q`", broken(Sphere(3), distance=_half_gradient)),
+    ("log.*gradient with respect to `P`", broken(Sphere(3), log=_without_gradient)),
+    (
+        "distance.*gradient with respect to `Q`",
+        broken(Sphere(3), distance=_half_gradient),
+    ),
     ("distance.*gradient 0 at", broken(Sphere(3), distance=_infinite_gradient)),
     (
         "nearest.*uses only `algebra`",

@@ -17,7 +17,7 @@ class RiemannianAdam(AbstractRiemannian):
     r"""Adam, or AMSGrad, on a manifold.
 
     On a group, let $A_t = Q_t^H \operatorname{grad} f(Q_t)$, a skew matrix. The moments
-    are computed entry by entry, with real and imaginary parts separate:
+    are computed entry by entry, separately for real and imaginary parts:
 
     $$ M_t = \beta_1 M_{t-1} + (1 - \beta_1) A_t, \qquad
        V_t = \beta_2 V_{t-1} + (1 - \beta_2) A_t^2, $$
@@ -25,31 +25,31 @@ class RiemannianAdam(AbstractRiemannian):
     $$ Q_{t+1} = Q_t\, \phi \Bigl( -\eta\, \frac{M_t / (1 - \beta_1^t)}
        {\sqrt{V_t / (1 - \beta_2^t)} + \epsilon} \Bigr). $$
 
-    If the Lie algebra does not contain all skew matrices, the quotient is projected to
-    it. With `amsgrad`, $V_t$ is replaced by its largest value so far, entry by entry.
-    The moments are in the Lie algebra, which is the same at every point. The Stiefel
-    manifold and the sphere have no frame that is the same at every point. On them $V$
-    is one number, the mean square of the gradient's entries, and $M$ is transported
-    with the point; see docs/theory/optimizers.md.
+    If the Lie algebra does not contain all skew matrices, the quotient is projected
+    onto it. With `amsgrad`, the step uses the largest value so far of each entry of
+    $V_t$. The moments are in the Lie algebra, which is the same at every point. The
+    Stiefel manifold and the sphere have no frame that is the same at every point. On
+    these manifolds, $V$ is a single number, the mean square of the gradient's entries,
+    and $M$ is transported with the point; see docs/theory/optimizers.md.
 
     Parameter groups without a manifold are plain: they get the update of
-    `torch.optim.Adam`. Weight decay and numbers that are not finite are treated as in
+    `torch.optim.Adam`. Weight decay, and steps that are not finite, are handled as in
     `RiemannianSGD`.
 
     Args:
         params: parameters, or parameter groups with their own options, such as
-            `manifold` and `retraction`; `isometry.param_groups` makes them.
+            `manifold` and `retraction`; `isometry.param_groups` creates them.
         lr: $\eta$, roughly the change of an entry in one step.
         betas: $\beta_1$ and $\beta_2$.
         eps: $\epsilon$.
         weight_decay: weight decay of the plain parameter groups.
-        amsgrad: whether to use AMSGrad, where the $V$ in the step never decreases.
+        amsgrad: whether to use the largest value so far instead of $V_t$ (AMSGrad).
         maximize: whether to ascend instead of descend.
-        manifold: the default for parameter groups that do not name a manifold. If it
-            is None, at least one parameter group must name a manifold, and groups that
-            do not are plain. A wide matrix counts as its transpose.
-        retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
-            `isometry.groups` or of your own.
+        manifold: the default for parameter groups without this option. If it is None,
+            at least one parameter group must have the option, and groups without a
+            manifold are plain. A wide matrix is treated as its transpose.
+        retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map from
+            `isometry.groups`, or your own map.
 
     Raises:
         TypeError: if a parameter is real and its manifold is complex, or the other way
@@ -100,11 +100,11 @@ class RiemannianAdam(AbstractRiemannian):
         if group["amsgrad"]:
             v = torch.maximum(v, state.get("max_exp_avg_sq", torch.zeros_like(v)))
             squares["max_exp_avg_sq"] = v
-        # both bias corrections are single numbers, so multiply them into the scale
+        # both bias corrections are scalars, so include them in the scale
         c = math.sqrt(1 - beta2**step)
         root = torch.sqrt(v, out=recycled(v.shape, v)).add_(c * group["eps"])
         if group["eps"] == 0:
-            # the diagonal of a real skew matrix is 0, so the step would be 0 / 0 there
+            # on the diagonal of a real skew matrix, which is 0, the step would be 0 / 0
             root.clamp_(min=torch.finfo(root.dtype).tiny)
         scale = root.reciprocal_().mul_(-group["lr"] * (c / (1 - beta1**step)))
         return Update(m, scale, {"exp_avg": m}, squares)

@@ -1,4 +1,4 @@
-"""Checks of the parameters and parameter groups of an optimizer."""
+"""Checks for the parameters and parameter groups of an optimizer."""
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ _NOT_NEGATIVE = {
 def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> None:
     """Raise if `manifold` is None and no parameter group has this option.
 
-    Then all parameters would be plain, which is probably a mistake.
+    In that case all parameters would be plain, which is probably a mistake.
     """
     groups = [group for group in params if isinstance(group, dict)]
     named = any("manifold" in group for group in groups)
@@ -42,9 +42,9 @@ def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> N
 
 
 def check_param_group(group: dict) -> None:
-    """Raise if a parameter is not a point of its parameter group's manifold.
+    """Raise if a parameter is not a point on its parameter group's manifold.
 
-    If the retraction is a name, replace it by the map.
+    If the retraction is given by name, replace the name with the map.
     """
     manifold = group["manifold"]
     if manifold is None:
@@ -60,7 +60,7 @@ def check_param_group(group: dict) -> None:
 
 
 def resolve_retraction(group: dict) -> None:
-    """Replace a retraction's name by the map, if the parameter group has a manifold."""
+    """Replace a retraction's name with the map, if the group has a manifold."""
     manifold, retraction = group.get("manifold"), group.get("retraction")
     if manifold is not None and retraction is not None:
         group["retraction"] = manifold.resolve(retraction)
@@ -73,7 +73,7 @@ def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") 
         manifold.check_point(points(p, manifold), name=name)
 
 
-def check_gradient(p: Tensor, of: str = "points of a manifold") -> None:
+def check_gradient(p: Tensor, of: str = "points on a manifold") -> None:
     """Raise if the gradient of a parameter is sparse."""
     if p.grad is not None and p.grad.layout != torch.strided:
         raise TypeError(
@@ -97,14 +97,14 @@ def check_same_rule(group: dict) -> None:
     for option in _OTHER_RULES:
         if group.get(option):
             raise ValueError(
-                f"`state_dict` must come from a rule that this optimizer has; got "
+                f"`state_dict` must come from an update rule of this optimizer; got "
                 f"{option}={group[option]}, which only torch's own optimizer has. "
                 f"Load it into that optimizer, or start without a state."
             )
 
 
 def check_numbers(options: dict) -> None:
-    """Raise if an option that must not be negative is negative, or NaN."""
+    """Raise if one of the options in `_NOT_NEGATIVE` is negative or NaN."""
     for name in _NOT_NEGATIVE & options.keys():
         value = options[name]
         if not value >= 0:

@@ -1,4 +1,4 @@
-"""The base class of the Riemannian optimizers, which steps batches of points."""
+"""The base class of the Riemannian optimizers, which updates points in batches."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +30,9 @@ ParamGroup = dict[str, Any]
 class Past(NamedTuple):
     """Inputs of an update rule, besides the gradient.
 
-    `state` holds the vectors and squares of the previous step, and is empty at the
-    first step. `step` counts from 1. `square` is the function that computes the squares
-    of a vector.
+    `state` holds the tangent vectors and the averages of squares from the previous
+    step, and is empty at the first step. `step` counts from 1. `square` is the function
+    that computes the squares of a tangent vector.
     """
 
     state: dict[str, Tensor]
@@ -55,17 +55,17 @@ class Update:
 
 
 class AbstractRiemannian(Optimizer):
-    """An optimizer for plain parameters and for points of manifolds.
+    """An optimizer for plain parameters and for points on manifolds.
 
     A parameter group with `manifold=None` is plain, and gets the update of torch's
-    optimizer. In any other parameter group, all parameters are points of its manifold.
+    optimizer. In any other parameter group, all parameters are points on its manifold.
     If the optimizer itself gets no `manifold`, at least one parameter group must have
     this option, with a manifold or with None as its value.
     """
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
         check_numbers(defaults)
-        # `list` would cut a single tensor into rows; torch refuses it below
+        # `list` would split a single tensor into rows; torch rejects the tensor below
         if not isinstance(params, Tensor):
             entries: list[Any] = list(params)
             check_manifold_is_named(entries, defaults["manifold"], type(self).__name__)
@@ -74,7 +74,7 @@ class AbstractRiemannian(Optimizer):
 
     @abstractmethod
     def _plain_step(self, group: ParamGroup) -> None:
-        """Step a plain parameter group."""
+        """Update the parameters of a plain parameter group."""
 
     @abstractmethod
     def _rule(self, g: Tensor, past: Past, group: ParamGroup) -> Update:
@@ -90,7 +90,8 @@ class AbstractRiemannian(Optimizer):
         Raises:
             TypeError: if `manifold` is not a manifold, or a parameter is real and the
                 manifold is complex, or the other way round.
-            ValueError: if a parameter is not a point, or the retraction is unknown.
+            ValueError: if a parameter is not on its manifold, or the retraction is not
+                known.
         """
         super().add_param_group(param_group)
         try:
@@ -101,16 +102,18 @@ class AbstractRiemannian(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step.
+        """Take one optimization step.
 
         Args:
-            closure: evaluates the model again, calls `backward` and returns the loss.
+            closure: a function that evaluates the model again, calls `backward` and
+                returns the loss.
 
         Returns:
-            The loss, if there is a closure.
+            The loss that the closure returned; None without a closure.
 
         Raises:
-            TypeError: if the gradient of a point is sparse.
+            TypeError: if a gradient is sparse. Only `RiemannianSGD` accepts sparse
+                gradients, and only for plain parameters.
             ValueError: if a parameter is not on its manifold at its first step.
         """
         loss = None
@@ -169,7 +172,7 @@ class AbstractRiemannian(Optimizer):
             yield params, key[-1]
 
     def _advance(self, group: ParamGroup, params: list[Tensor], step: int) -> None:
-        """Step parameters of equal shape together, as one batch of points."""
+        """Update parameters of equal shape together, as one batch of points."""
         manifold = group["manifold"]
         frame = manifold.frame()
         Q = _join([_flat(p, manifold) for p in params])
@@ -202,7 +205,7 @@ class AbstractRiemannian(Optimizer):
                     self.state[p][name] = part.clone()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the state, and convert old forms of it.
+        """Restore the state, and convert older formats.
 
         Names of retractions become maps. A step count that is a number becomes a
         tensor, as in torch's optimizers.
@@ -249,13 +252,13 @@ class AbstractRiemannian(Optimizer):
             # map that a user has written cannot be found by name
             if theirs.get("retraction") == _map_name(ours["retraction"]):
                 theirs["retraction"] = ours["retraction"]
-            # checkpoints of torch's optimizers lack some options: use this optimizer's
+            # checkpoints from torch's optimizers lack some options; use our own values
             theirs |= {name: ours[name] for name in ours.keys() - theirs.keys()}
         super().load_state_dict({**state_dict, "param_groups": groups})
 
 
 def _count(steps: float) -> Tensor:
-    """A step count. As in torch it is on the CPU, because every step reads it."""
+    """A step count. As in torch, it is on the CPU, because every step reads it."""
     return torch.tensor(steps, dtype=torch.float32, device="cpu")
 
 
@@ -274,7 +277,7 @@ def _flat(X: Tensor | None, manifold: AbstractManifold) -> Tensor:
 
 
 def _join(tensors: list[Tensor]) -> Tensor:
-    """The tensors joined into one batch. A single tensor is returned as it is."""
+    """The tensors, joined into one batch. A single tensor is returned unchanged."""
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
@@ -287,7 +290,7 @@ def _all_finite(tensors: list[Tensor]) -> bool:
     """Whether the sum of all entries is finite.
 
     Only one number is read from the device. The answer is also False if the sum of
-    finite numbers overflows, and for fake tensors, which have no numbers.
+    finite numbers overflows, and for fake tensors, which have no values.
     """
     total = sum(X.sum() for X in tensors)
     assert isinstance(total, Tensor)
@@ -295,7 +298,7 @@ def _all_finite(tensors: list[Tensor]) -> bool:
 
 
 def _finite(tensors: list[Tensor]) -> Tensor:
-    """For each point of the batch, whether the sum of its numbers is finite."""
+    """For each point of the batch, whether the sum of its entries is finite."""
     total = sum(X.flatten(1).sum(1) for X in tensors)
     assert isinstance(total, Tensor)
     return total.isfinite()

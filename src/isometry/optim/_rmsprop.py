@@ -1,4 +1,4 @@
-"""RMSprop on manifolds, with the variants of older libraries."""
+"""RMSprop on manifolds, including its variants in older libraries."""
 
 import torch
 from torch import Tensor
@@ -14,15 +14,15 @@ class RiemannianRMSprop(AbstractRiemannian):
     r"""RMSprop, or Adagrad, on a manifold.
 
     On a group, let $A_t = Q_t^H \operatorname{grad} f(Q_t)$, a skew matrix. Entry by
-    entry, with real and imaginary parts separate,
+    entry, separately for real and imaginary parts,
 
     $$ V_t = \alpha V_{t-1} + (1 - \alpha) A_t^2, \qquad
        B_t = \mu B_{t-1} + \frac{A_t}{\sqrt{V_t} + \epsilon}, \qquad
        Q_{t+1} = Q_t\, \phi(-\eta B_t). $$
 
-    If the Lie algebra does not contain all skew matrices, the quotient is projected to
-    it. On the Stiefel manifold and the sphere $V$ is one number, the mean square of the
-    gradient's entries, and $B$ is transported with the point; see
+    If the Lie algebra does not contain all skew matrices, the quotient is projected
+    onto it. On the Stiefel manifold and the sphere, $V$ is a single number, the mean
+    square of the gradient's entries, and $B$ is transported with the point; see
     docs/theory/optimizers.md.
 
     Implementations of RMSprop differ in five options. This list gives their values in
@@ -36,13 +36,13 @@ class RiemannianRMSprop(AbstractRiemannian):
     - Theano code of the unitary RNN: 0.9, 0, 1e-3, any, no
 
     Parameter groups without a manifold are plain: they get the update of
-    `torch.optim.RMSprop`, extended by `eps_inside` and `sum_squares`, which torch does
-    not have. Weight decay and numbers that are not finite are treated as in
+    `torch.optim.RMSprop`, or its variants with `eps_inside` and `sum_squares`, which
+    torch does not have. Weight decay, and steps that are not finite, are handled as in
     `RiemannianSGD`.
 
     Args:
         params: parameters, or parameter groups with their own options, such as
-            `manifold` and `retraction`; `isometry.param_groups` makes them.
+            `manifold` and `retraction`; `isometry.param_groups` creates them.
         lr: $\eta$.
         alpha: $\alpha$.
         eps: $\epsilon$.
@@ -53,11 +53,11 @@ class RiemannianRMSprop(AbstractRiemannian):
             $\sqrt{V_t} + \epsilon$.
         sum_squares: whether $V_t = V_{t-1} + A_t^2$, as in Adagrad.
         maximize: whether to ascend instead of descend.
-        manifold: the default for parameter groups that do not name a manifold. If it
-            is None, at least one parameter group must name a manifold, and groups that
-            do not are plain. A wide matrix counts as its transpose.
-        retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
-            `isometry.groups` or of your own.
+        manifold: the default for parameter groups without this option. If it is None,
+            at least one parameter group must have the option, and groups without a
+            manifold are plain. A wide matrix is treated as its transpose.
+        retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map from
+            `isometry.groups`, or your own map.
 
     Raises:
         TypeError: if a parameter is real and its manifold is complex, or the other way

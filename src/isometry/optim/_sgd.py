@@ -20,7 +20,7 @@ class RiemannianSGD(AbstractRiemannian):
     $$ B_t = \mu B_{t-1} + (1 - \tau) A_t, \quad B_1 = A_1, \qquad
        Q_{t+1} = Q_t\, \phi(-\eta D_t), $$
 
-    where $D_t = B_t$, or $A_t + \mu B_t$ with `nesterov`. Without momentum and with exp
+    where $D_t = B_t$, or $A_t + \mu B_t$ with `nesterov`. With exp and no momentum,
     this is $Q \leftarrow Q \exp(-\eta\, Q^H \operatorname{grad} f(Q))$. The momentum is
     an element of the Lie algebra, and left translation, which is an isometry,
     transports it. On the Stiefel manifold and the sphere $B$ is a tangent vector that
@@ -36,18 +36,18 @@ class RiemannianSGD(AbstractRiemannian):
 
     Args:
         params: parameters, or parameter groups with their own options, such as
-            `manifold` and `retraction`; `isometry.param_groups` makes them.
+            `manifold` and `retraction`; `isometry.param_groups` creates them.
         lr: $\eta$.
         momentum: $\mu$.
         dampening: $\tau$.
         weight_decay: weight decay of the plain parameter groups.
         nesterov: whether to use Nesterov's direction $A_t + \mu B_t$.
         maximize: whether to ascend instead of descend.
-        manifold: the default for parameter groups that do not name a manifold. If it
-            is None, at least one parameter group must name a manifold, and groups that
-            do not are plain. A wide matrix counts as its transpose.
-        retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
-            `isometry.groups` or of your own.
+        manifold: the default for parameter groups without this option. If it is None,
+            at least one parameter group must have the option, and groups without a
+            manifold are plain. A wide matrix is treated as its transpose.
+        retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map from
+            `isometry.groups`, or your own map.
 
     Raises:
         TypeError: if a parameter is real and its manifold is complex, or the other way
@@ -75,7 +75,7 @@ class RiemannianSGD(AbstractRiemannian):
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(
                 f"`nesterov` must have a momentum and no dampening; got {momentum} "
-                f"and {dampening}. Pass momentum=0.9, for instance."
+                f"and {dampening}. Pass momentum=0.9 and dampening=0, for instance."
             )
         super().__init__(
             params,

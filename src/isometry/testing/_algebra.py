@@ -21,10 +21,10 @@ def bracket(A: Tensor, B: Tensor) -> Tensor:
 
 
 def batches(case: Case) -> None:
-    """`algebra` maps each matrix of a batch by itself to a matrix of the same shape."""
+    """`algebra` keeps the shape, and treats the matrices of a batch separately."""
     G, n = _group(case), _group(case).size
     must = f"map X of shape (*batch, {n}, {n}) to matrices of the same shape"
-    # no batch axis has length n, which could be taken for the rows of a matrix
+    # no batch axis has length n, since it could be mistaken for a matrix axis
     for batch in ((), (n + 1,), (2, n + 2)):
         X = case.ambient(*batch)
         try:
@@ -41,7 +41,7 @@ def batches(case: Case) -> None:
 
 
 def algebra(case: Case) -> None:
-    """`algebra` is linear, and its values are skew matrices closed under brackets."""
+    """`algebra` is linear, and its values form a Lie algebra of skew matrices."""
     G = _group(case)
     X, Y = case.ambient(3), case.ambient(3)
     A, B = G.algebra(X), G.algebra(Y)
@@ -63,7 +63,9 @@ def closed_forms(case: Case) -> None:
     A = G.algebra(X)
     P = G.algebra_projection(X)
     gap = P - AbstractGroup.algebra_projection(G, X)
-    case.zero("algebra_projection", "be the projection to `algebra`", gap)
+    case.zero(
+        "algebra_projection", "be the projection onto the values of `algebra`", gap
+    )
     C = G.algebra_coordinates(A)
     case.zero("algebra_coordinates", "be undone by `algebra`", G.algebra(C) - A)
     gap = C - AbstractGroup.algebra_coordinates(G, A)
@@ -86,7 +88,10 @@ def closed_forms(case: Case) -> None:
 
 
 def multiplication(case: Case) -> None:
-    """Products and inverses are in the group; metric and samples are invariant."""
+    """Products and inverses of points are points.
+
+    The metric and the distribution of samples are invariant under translations.
+    """
     G, Q, P = _group(case), case.points(3), case.points(3)
     for what, R in (("products", Q @ P), ("inverses", Q.mH)):
         must = f"be small for {what} of points"
@@ -118,7 +123,7 @@ def connection(case: Case) -> None:
 
 
 def torus(case: Case) -> None:
-    """The values of `torus`, if a group has it, lie in the algebra and commute."""
+    """If a group has a `torus`, its values are in the algebra and commute."""
     G = _group(case)
     try:
         rank = G.rank

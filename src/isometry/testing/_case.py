@@ -10,9 +10,9 @@ from torch.autograd import gradcheck
 
 from isometry.groups import AbstractManifold
 
-# The largest error that is accepted as rounding, in units of n eps. It is twice the
-# worst error of all contracts over 20 seeds and four dtypes, which is 5.1 for groups
-# (Quadrupole of tests/groups) and 7.3 for maps (polar, U(5)).
+# The largest error that is accepted as rounding, in units of n eps. The worst error of
+# all contracts over 20 seeds and four dtypes is 5.1 for groups (Quadrupole in
+# tests/groups) and 7.3 for maps (polar, U(5)). The bound is twice the larger one.
 ROUNDING = 14.6
 
 # The step sizes t at which an error is computed, to fit the slope of log error against
@@ -45,7 +45,7 @@ class Case:
         return self.manifold.random(*batch, generator=self.generator, dtype=self.dtype)
 
     def ambient(self, *batch: int) -> Tensor:
-        """Gaussian arrays of the shape of a point, scaled to Euclidean norm 1."""
+        """Gaussian arrays with the shape of a point, scaled to Euclidean norm 1."""
         shape = (*batch, *self.manifold.shape)
         X = torch.randn(shape, dtype=self.dtype, generator=self.generator)
         return X / norm(self.manifold, X, keepdim=True).clamp(min=1e-30)
@@ -56,24 +56,24 @@ class Case:
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
         # Vectors that are zero up to rounding are set to zero instead of scaled up. On
-        # a manifold of dimension 0, these are all tangent vectors.
+        # a manifold of dimension 0, this happens to every tangent vector.
         nonzero = largest > self.unit**2
         scale = torch.where(nonzero, angle / torch.where(nonzero, largest, 1), 0)
         # project again, because the scaling has also enlarged the rounding errors
         return M.project(Q, self.times(scale, E))
 
     def times(self, s: Tensor, E: Tensor) -> Tensor:
-        """Each array of the batch `E` times its own number in `s`."""
+        """Each array in the batch `E`, multiplied by its own number in `s`."""
         return s.reshape(*s.shape, *[1] * len(self.manifold.shape)) * E
 
     def require(
         self, method: str, must: str, error: Tensor, scale: float = 1.0
     ) -> None:
-        """Raise unless an error is at most `ROUNDING` times n eps times `scale`."""
+        """Raise unless an error is at most `ROUNDING * n * eps * scale`."""
         self.bound(method, must, error, ROUNDING * self.unit * scale)
 
     def zero(self, method: str, must: str, X: Tensor, scale: float = 1.0) -> None:
-        """Call `require` with the norms of the arrays `X`, which must be zero."""
+        """Raise unless the arrays `X` are zero up to rounding; see `require`."""
         self.require(method, must, norm(self.manifold, X), scale=scale)
 
     def bound(self, method: str, must: str, error: Tensor, bound: float) -> None:
@@ -94,7 +94,7 @@ class Case:
     ) -> None:
         """Raise unless error(t) is O(t^order), according to a fitted slope.
 
-        Call it on a case in double precision. Errors at the level of rounding are not
+        The case must be in double precision. Errors at the level of rounding are not
         fitted.
         """
         steps = [t for t in _STEPS if t <= largest]
@@ -113,20 +113,20 @@ class Case:
             self.fail(method, must, "`gradcheck` fails")
 
     def fail(self, method: str, must: str, facts: str) -> None:
-        """Raise an error: what `method` must do, and the facts that contradict it."""
+        """Raise an error that says what `method` must do, and what contradicts it."""
         raise AssertionError(
             f"`{method}` of {self.manifold} must {must}; in {self.dtype} {facts}."
         )
 
 
 def norm(manifold: AbstractManifold, X: Tensor, *, keepdim: bool = False) -> Tensor:
-    """Euclidean norm of each array in a batch of arrays of the shape of a point."""
+    """Euclidean norm of each array in a batch. The arrays have the shape of a point."""
     axes = tuple(range(-len(manifold.shape), 0))
     return torch.linalg.vector_norm(X, dim=axes, keepdim=keepdim)
 
 
 def dot(manifold: AbstractManifold, X: Tensor, Y: Tensor) -> Tensor:
-    """Real part of the inner product of arrays of the shape of a point."""
+    """Real part of the inner product of arrays with the shape of a point."""
     return (X.conj() * Y).real.sum(tuple(range(-len(manifold.shape), 0)))
 
 

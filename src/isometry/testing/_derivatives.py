@@ -7,24 +7,25 @@ from isometry.groups import AbstractGroup
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import TensorMethod, methods
 
-# The step of the fourth-order central differences, and the largest accepted error: the
-# difference between their result and autograd's. On the manifolds of tests/groups the
-# error is 4e-11, and more where two angles nearly cross. If a term of a derivative is
-# missing, the error is 1e-3 or more.
+# The step of the fourth-order central differences, and the largest accepted error, that
+# is, their difference from autograd. On the manifolds of tests/groups, the error is
+# 4e-11, and more where two angles nearly cross. If a term of a derivative is missing,
+# the error is 1e-3 or more.
 _STEP, _BOUND = 2e-4, 1e-8
 
 _ARGUMENTS = ("Q", "P", "X", "Y")
 
 
 def derivatives(case: Case) -> None:
-    """Every differentiable method has the right derivative in all of its arguments.
+    """All derivatives of each differentiable method are correct.
 
-    The points Q and P are near each other. log is also checked for equal points and, in
-    a group, for points that are far apart.
+    Derivatives are taken with respect to each argument. The points Q and P are near
+    each other. log is also checked for equal points and, in a group, for points that
+    are far apart.
     """
     wide = case.wide
-    # the differences are always in double precision, so checking a case in single
-    # precision would only repeat them
+    # The differences are always computed in double precision. For a case in single
+    # precision, the check would only be repeated.
     if wide != case or case.manifold.dimension == 0:
         return
     M, Q = wide.manifold, wide.points(2)
@@ -66,7 +67,7 @@ def _check(case: Case, name: str, method: TensorMethod, Q: Tensor, P: Tensor) ->
         # error of the finite differences, grow faster: the second like 1 / d^3. So the
         # bound grows with the cube of the gradient.
         scale = max(1.0, float(norm(M, gradients[i]).max())) ** 3
-        must = f"have the right gradient in `{argument}`"
+        must = f"have the right gradient with respect to `{argument}`"
         case.bound(name, must, difference - analytic, _BOUND * scale)
 
 
@@ -79,7 +80,7 @@ def _distance_to_itself(case: Case) -> None:
 
 
 def _gradients(value: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
-    """The gradients for all leaves, zero where autograd sees no dependence.
+    """The gradients with respect to all leaves; zero where autograd sees no dependence.
 
     If the value does depend on such a leaf, the comparison with differences fails.
     """

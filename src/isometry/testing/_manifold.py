@@ -42,27 +42,27 @@ def check_manifold(
     dtype: torch.dtype | None = None,
     generator: torch.Generator | None = None,
 ) -> None:
-    r"""Raise unless a group or manifold keeps every contract of `isometry.groups`.
+    r"""Raise unless a group or manifold fulfils every contract of `isometry.groups`.
 
-    The contracts of every manifold are:
+    Every manifold must fulfil these contracts:
 
     - Copies are equal and have equal hashes, as copies of a frozen dataclass do.
-    - `dimension` is the dimension of the tangent spaces, and projections to them are
-      orthogonal.
+    - `dimension` is the dimension of the tangent spaces, and `project` projects onto
+      them orthogonally.
     - $\langle \operatorname{grad} f, E \rangle$ is the derivative of $f$ along
       $\exp(Q, tE)$.
     - exp obeys Gauss's lemma, so it is the Riemannian exponential, and log inverts it.
-    - Retractions agree with exp to first order, by a fitted slope.
+    - Retractions agree with exp to first order, according to a fitted slope.
     - The curvature agrees with small geodesic triangles.
-    - `point`, `coordinates` and `velocity` fit together.
-    - The gradient of every differentiable method agrees with finite differences, in all
-      arguments.
+    - `point`, `coordinates` and `velocity` are consistent.
+    - The gradients of every differentiable method, with respect to each argument, agree
+      with finite differences.
     - The distribution of samples is invariant under geodesic steps.
-    - A batch gives the same results as its points one by one, and may be empty.
+    - A batch gives the same results as its points separately, and may be empty.
 
-    A group has more contracts:
+    A group must also fulfil these contracts:
 
-    - `algebra` maps every matrix of a batch by itself, and keeps the shape.
+    - `algebra` keeps the shape, and treats the matrices of a batch separately.
     - The algebra is closed under brackets.
     - Every closed form agrees with the default that uses only `algebra`.
     - The metric and the distribution of samples are invariant under translations.
@@ -70,8 +70,8 @@ def check_manifold(
     - Every point of the identity component has a logarithm.
 
     Bounds on rounding errors are multiples of $n \varepsilon$. Slopes and differences
-    are computed in double precision. The check takes some seconds for a small manifold,
-    so choose small sizes.
+    are computed in double precision. The check takes a few seconds for a small
+    manifold, so choose small sizes.
 
     Args:
         manifold: an instance of your class.

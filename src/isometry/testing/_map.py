@@ -44,15 +44,15 @@ def check_map(
 
     These identities are checked in single and double precision, for norms of $A$ from 0
     to 10 (for the inverse, up to 1) and for batches, including empty ones. A matrix
-    with NaN or infinity must become NaN, without effect on the other matrices of its
-    batch. The order $p$ is checked in double precision only, and so is the gradient of
-    $\phi(\operatorname{skew} X)$, at a random $X$ and at 0.
+    that contains NaN or infinity must become NaN, without affecting the other matrices
+    of its batch. The order $p$ is checked in double precision only, and so is the
+    gradient of $\phi(\operatorname{skew} X)$, at a random $X$ and at 0.
 
     Args:
-        retraction: $\phi$: a map of `isometry.groups` or of your own, the name of a
+        retraction: $\phi$: a map from `isometry.groups`, your own map, the name of a
             map, or a function of tensors `(*batch, n, n)`.
-        n: size of the matrices to try.
-        is_complex: whether to try skew-Hermitian matrices instead of real ones.
+        n: size of the matrices with which to check the map.
+        is_complex: whether to check with complex matrices instead of real ones.
         inverse: $\phi^{-1}$; by default the `inverse` of the map, if it has one.
         order: $p$, checked by a fitted slope. It is at least 2 for a retraction, 3 for
             the Cayley map, $2m + 1$ for Pade approximants of degree $m$, and infinity
@@ -66,7 +66,7 @@ def check_map(
     Raises:
         AssertionError: if a contract is broken. The message names the contract, the
             error and its bound.
-        ValueError: if there is no retraction of that name.
+        ValueError: if there is no retraction with that name.
     """
     if generator is None:
         generator = torch.Generator().manual_seed(0)

@@ -85,9 +85,9 @@ def sampling(case: Case) -> None:
 
 
 def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
-    """The samples `Q` and `moved` agree in first and second moments.
+    """The samples `Q` and `moved` agree in their first and second moments.
 
-    The moments are taken of eight random linear functionals.
+    The moments of eight random linear functionals are compared.
     """
     for C in case.ambient(8):
         for power in (1, 2):
@@ -98,7 +98,7 @@ def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
 
 
 def nearest(case: Case) -> None:
-    """`nearest` maps to the manifold, leaves points alone, and moves along normals."""
+    """`nearest` maps to the manifold along normals, and leaves its points unchanged."""
     M, Q = case.manifold, case.points(3)
     X = Q + 0.1 * case.ambient(3)
     for far, P in ((0, M.nearest(X)), (1, M.nearest(case.ambient(3)))):
@@ -122,7 +122,7 @@ def nearest(case: Case) -> None:
 
 
 def coordinates(case: Case) -> None:
-    """`point` and `coordinates` undo each other, and the default base is the origin."""
+    """`point` and `coordinates` are inverses, and the default base is the origin."""
     M, B = case.manifold, case.points(3)
     P = M.exp(B, case.tangent(B, angle=1.0))
     zero = torch.zeros_like(B)
@@ -173,7 +173,7 @@ def derivatives(case: Case) -> None:
 
 
 def batches(case: Case) -> None:
-    """A batch gives the same results as its points one by one, and may be empty."""
+    """A batch gives the same results as its points separately, and may be empty."""
     M = case.manifold
     for method, f in methods(M):
         Q = case.points(2, 2)
@@ -195,7 +195,7 @@ def batches(case: Case) -> None:
 
 
 def methods(M: AbstractManifold) -> Iterator[tuple[str, TensorMethod]]:
-    """The names of all differentiable methods, and the methods as `TensorMethod`."""
+    """The name of each differentiable method, with the method as a `TensorMethod`."""
     tangent = M.project
     yield "log", lambda Q, P, _X, _Y: M.log(Q, P)
     yield "distance", lambda Q, P, _X, _Y: M.distance(Q, P)
