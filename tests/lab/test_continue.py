@@ -89,7 +89,7 @@ def test_epochs_of_finite_data(tmp_path, monkeypatch):
 def test_a_solved_run_goes_on_if_it_is_told_not_to_stop(tmp_path):
     config = small(solved=100.0)
     assert train(config, tmp_path / "run").summary["status"] == "solved"
-    with pytest.raises(RunError, match=r"solved after 4 steps.*`solved` to 0"):
+    with pytest.raises(RunError, match=r"task after 4 steps.*`solved` to 0"):
         resume(tmp_path / "run", iterations=14)
     assert resume(tmp_path / "run").summary["status"] == "solved"
     outcome = resume(tmp_path / "run", iterations=14, solved=0)

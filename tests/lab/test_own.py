@@ -350,7 +350,7 @@ def test_the_way_on_after_a_full_disk_names_trust(monkeypatch, tmp_path):
         raise OSError("No space left on device")
 
     monkeypatch.setattr("isometry.lab._train.recorder.Recorder.checkpoint", full)
-    with pytest.raises(RunError, match=r"device\. After.* --resume \S+/run --trust$"):
+    with pytest.raises(RunError, match=r"device\. Solve.* --resume \S+/run --trust$"):
         train(config(), tmp_path / "run")
 
 
