@@ -150,7 +150,7 @@ def test_a_moving_base_moves(base, rng):
 
 
 def test_trained_first_states_are_those_of_hx(rng):
-    """A trained first state acts as `hx`: one vector per cell, for all sequences."""
+    """A learned initial state acts as `hx`: one vector per cell, for all sequences."""
     layer = ExpRNN(2, 5, 2, bidirectional=True, train_h0=True)
     for cell in layer.cells:
         nn.init.normal_(cell.h0)

@@ -110,9 +110,7 @@ def test_the_threshold_of_modrelu_is_no_bias_of_torch():
 def test_torchs_names_are_for_reading():
     """torch's names cannot be assigned: it would make a parameter that is not used."""
     layer = ExpRNN(3, 5)
-    with pytest.raises(
-        AttributeError, match=r"`weight_hh_l0` of ExpRNN can only be read"
-    ):
+    with pytest.raises(AttributeError, match=r"`weight_hh_l0` of ExpRNN is read-only"):
         layer.weight_hh_l0 = nn.Parameter(torch.eye(5))
     assert len(list(layer.parameters())) == 3
 
@@ -253,7 +251,7 @@ def test_gradients_of_torchs_second_bias(unrolled, rng, monkeypatch):
 
 
 def test_a_trained_first_state_becomes_zero():
-    """A trained first state becomes zero, as torch's layers start at zero."""
+    """A learned initial state becomes zero, as torch's layers start at zero."""
     layer = ExpRNN(3, 5, nonlinearity="tanh", train_h0=True)
     nn.init.ones_(layer.cells[0].h0)
     isometry.load_foreign(layer, nn.RNN(3, 5).state_dict())

@@ -1,4 +1,4 @@
-"""Conversion of recurrent layers from and to torch, and weights under torch's names."""
+"""Conversion of recurrent layers from and to torch, and access by torch's names."""
 
 import re
 from abc import abstractmethod
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent
 
-# names of the tensors of a torch layer; `weight_hr` exists only with a `proj_size`
+# names of the tensors in a torch layer; `weight_hr` exists only with a `proj_size`
 _NAME = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))(_l\d+(?:_reverse)?)")
 
 
@@ -20,22 +20,22 @@ class AbstractNamedCell(AbstractCell):
 
     @abstractmethod
     def torch_weights(self) -> dict[str, Tensor]:
-        """The tensors in torch's layout and order, named without layer and direction.
+        """The tensors in torch's layout and order, named without suffixes like `_l0`.
 
-        The key "bias" is used for a bias that torch's layers do not have.
+        The key "bias" stands for the threshold of modReLU, which torch does not have.
         """
 
     @abstractmethod
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The keys are the names that this cell's parameters had before the constraint.
+        The keys are the names that this cell's parameters had before `constrain`.
 
         Args:
             weights: tensors of a torch layer, named as in `torch_weights`.
 
         Raises:
-            ValueError: if this cell has no counterpart of one of the tensors.
+            ValueError: if this cell has no counterpart for one of the tensors.
         """
 
 
@@ -47,7 +47,8 @@ class AbstractNamedRecurrent(AbstractRecurrent):
     orthogonal weight itself; in gated cells it holds the weights of all gates, stacked.
     A cell has one bias, which is `bias_ih_l0`. `bias_hh_l0` is a new tensor of zeros at
     each access (except in `ExpGRU(candidate_bias=True)`). The threshold of modReLU
-    cannot be read as `bias_ih_l0` or `bias_hh_l0`. The parameters are in `cells`.
+    cannot be read as `bias_ih_l0` or `bias_hh_l0`. The parameters themselves are in
+    `cells`.
 
     Attributes:
         bias: whether cells have a bias.
@@ -61,7 +62,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:
-        """The class of the torch layer with the same kind of cell, or a factory of it.
+        """The class of the torch layer with the same kind of cell, or a factory for it.
 
         Raises:
             ValueError: if torch has no such cell.
@@ -71,7 +72,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         """Return a new `nn.RNN`, `nn.LSTM` or `nn.GRU` that computes the same function.
 
         The new layer works wherever torch's layers do: TorchScript, quantization, other
-        libraries. Its parameters are copies, and nothing keeps them orthogonal in
+        libraries. Its parameters are copies, and nothing keeps them orthogonal during
         training. It needs one-hot vectors where this layer accepts class indices.
 
         Returns:
@@ -79,8 +80,8 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
         Raises:
             ValueError: if torch has no such layer: the nonlinearity is neither tanh nor
-                ReLU, the states are complex, the first state is trained, or only the
-                last output is returned.
+                ReLU, the states are complex, the initial state is learned, or only
+                the last output is returned.
         """
         twin = self._twin()
         if self.last_only:
@@ -106,17 +107,17 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         return twin.train(self.training)
 
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
-        """Replace the keys of a torch layer in a checkpoint by the keys of this layer.
+        """Convert a torch layer's entries in a checkpoint to entries of this layer.
 
-        The recurrent weights get the keys of plain weights; `isometry.load_foreign`
-        makes them orthogonal.
+        The recurrent weights get the keys that they have without a constraint;
+        `isometry.load_foreign` makes them orthogonal.
 
         Args:
             state: the checkpoint, which is changed in place.
-            prefix: the beginning of all keys of this layer.
+            prefix: the prefix of all keys of this layer.
 
         Raises:
-            ValueError: if there are keys of a torch layer that do not fit this layer.
+            ValueError: if the torch layer in the checkpoint does not fit this layer.
         """
         keys = {key[len(prefix) :]: key for key in state if key.startswith(prefix)}
         keys = {name: key for name, key in keys.items() if _NAME.fullmatch(name)}
@@ -148,7 +149,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         return [list(cell.torch_weights().values()) for cell in cells]
 
     def _twin(self) -> nn.RNNBase:
-        """A torch layer with the sizes and options of this one, on the meta device."""
+        """A torch layer with this layer's sizes and options, on the meta device."""
         # dropout has no effect in a single layer, and torch would warn about it
         dropout = self.dropout if self.num_layers > 1 else 0.0
         return self.torch_class()(
@@ -159,12 +160,12 @@ class AbstractNamedRecurrent(AbstractRecurrent):
             batch_first=self.batch_first,
             dropout=dropout,
             bidirectional=self.bidirectional,
-            # on this device no values are drawn, so torch's generator does not advance
+            # no values are drawn on this device, so torch's generator does not advance
             device="meta",
         )
 
     def _suffixes(self) -> list[str]:
-        """For each cell, the end of its tensors' names, such as `_l0_reverse`."""
+        """For each cell, the suffix of its tensors' names, such as `_l0_reverse`."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
 
@@ -180,7 +181,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
     def __setattr__(self, name: str, value: Any) -> None:
         if _NAME.fullmatch(name):
             raise AttributeError(
-                f"`{name}` of {type(self).__name__} can only be read. Assign to the "
+                f"`{name}` of {type(self).__name__} is read-only. Assign to the "
                 f"`weight_ih`, `weight_hh` or `bias` of one of its `cells`."
             )
         super().__setattr__(name, value)

@@ -12,13 +12,13 @@ def count_parameters(module: nn.Module) -> int:
 
     A complex number counts as two. A constrained weight counts as the dimension of its
     manifold, $n(n-1)/2$ for an orthogonal and $n^2$ for a unitary matrix, however its
-    coordinates are stored. Parameters that are not trained do not count.
+    coordinates are stored. Parameters that do not require a gradient do not count.
 
     Args:
         module: the model, with its output layer.
 
     Returns:
-        The number.
+        The number of free real parameters.
     """
     manifolds = {
         **{c.coordinates: c.constraint.manifold for c in constrained(module)},

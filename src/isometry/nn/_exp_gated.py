@@ -13,7 +13,7 @@ from isometry.parametrizations._initial import Init
 
 
 class AbstractGated(AbstractNamedRecurrent):
-    """Layers of gated cells, with the options of `ExpGRU`.
+    """Base class of `ExpLSTM` and `ExpGRU`, with the options of `ExpGRU`.
 
     Attributes:
         gates: the kind of cell.
@@ -21,7 +21,7 @@ class AbstractGated(AbstractNamedRecurrent):
 
     gates: ClassVar[Gates]
 
-    def __init__(  # noqa: PLR0917 - the order is torch's
+    def __init__(  # noqa: PLR0917 - positional, in torch's order
         self,
         input_size: int,
         hidden_size: int,
@@ -83,47 +83,47 @@ class ExpLSTM(AbstractGated):
        W_i, W_f, W_g, W_o \in SO(n).
     \end{aligned} $$
 
-    It is called like `torch.nn.LSTM`, with the same shapes, order of the gates and
-    names for the weights (`weight_hh_l0` and so on, read-only). A cell has one bias
-    vector: torch has two, but only their sum matters. `isometry.load_foreign` loads
-    checkpoints of `nn.LSTM` with the nearest rotation for each gate, and `to_torch`
-    returns an `nn.LSTM`.
+    It is called like `torch.nn.LSTM`, with the same shapes, gate order and weight names
+    (`weight_hh_l0` and so on, read-only). A cell has one bias vector: torch has two,
+    but only their sum matters. `isometry.load_foreign` loads checkpoints from
+    `nn.LSTM`, and replaces each gate's recurrent map with the nearest rotation.
+    `to_torch` returns an `nn.LSTM`.
 
     Each of the four maps is an orthogonal matrix. In one time step, every path of a
-    gradient from $h'$ to $h$ goes through exactly one of them, so whatever is learned,
+    gradient from $h'$ to $h$ goes through exactly one of them, so for any values of the
+    parameters,
 
     $$ \lVert \partial h' / \partial h \rVert
        \le \tfrac{3}{2} + \tfrac{1}{4} \max_j |c_j|. $$
 
     A gate with an unconstrained map has no such bound, and gradients can explode
-    through it. The path along $c$ goes through no matrix. It is a conjecture of [LM19],
-    not a result, that gated cells gain from orthogonal maps.
+    through it. The path along $c$ goes through no matrix. That gated cells benefit from
+    orthogonal maps is a conjecture of [LM19], not a result.
 
     Args:
-        input_size: features of the input.
-        hidden_size: features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
-        bias: whether a cell has a bias, one number for each gate and feature.
+        bias: whether a cell has a bias, with one number for each gate and feature.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
-        proj_size: must be 0: a map from a projected output would not be square.
+        proj_size: must be 0, because a map from a projected output is not square.
         device: device of the parameters.
         dtype: dtype of the parameters.
         retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
             `isometry.orthogonal`.
-        init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
-            for gated cells.
-        rebase_every: move the base of the maps after this many steps of the optimizer.
-        rebase_radius: move the base when an angle exceeds this radius. Without
-            `rebase_every` or `rebase_radius`, the base stays where the maps start.
+        init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
+            "haar" is usual for gated cells.
+        rebase_every: number of optimizer steps after which the base moves.
+        rebase_radius: move the base when an angle exceeds this radius. If this and
+            `rebase_every` are None, the base stays at the initial maps.
         last_only: whether to return only the last output, on a time axis of length 1.
-            With two directions, this output consists of the two states that have seen
-            the whole sequence.
-        generator: source of the random numbers of `init`.
+            With two directions, it contains the final state of each direction.
+        generator: source of the random numbers for `init`.
 
     Raises:
-        ValueError: if an option does not fit.
+        ValueError: if an option has an invalid value.
 
     References:
         [LM19] section 5.2, which leaves this network for future research.
@@ -131,7 +131,7 @@ class ExpLSTM(AbstractGated):
 
     gates = LSTM
 
-    def __init__(  # noqa: PLR0917 - the order is torch's
+    def __init__(  # noqa: PLR0917 - positional, in torch's order
         self,
         input_size: int,
         hidden_size: int,
@@ -186,47 +186,47 @@ class ExpGRU(AbstractGated):
 
     where $n$ is the candidate, as in torch's equations, and $d$ is the hidden size.
 
-    It is called like `torch.nn.GRU`, with the same shapes, order of the gates and
-    names for the weights (`weight_hh_l0` and so on, read-only). A cell has one bias
-    vector, and $b_{hn} = 0$ unless `candidate_bias` is set. `isometry.load_foreign`
-    loads checkpoints of `nn.GRU`, which usually need `candidate_bias`, with the nearest
-    rotation for each gate, and `to_torch` returns an `nn.GRU`.
+    It is called like `torch.nn.GRU`, with the same shapes, gate order and weight names
+    (`weight_hh_l0` and so on, read-only). A cell has one bias vector, and $b_{hn} = 0$
+    unless `candidate_bias` is set. `isometry.load_foreign` loads checkpoints from
+    `nn.GRU`, and replaces each gate's recurrent map with the nearest rotation. Such
+    checkpoints usually need `candidate_bias`. `to_torch` returns an `nn.GRU`.
 
-    Each of the three maps is an orthogonal matrix, as in `ExpLSTM`. Whatever is
-    learned, as long as all $|h_j| \le 1$ (which holds if the first state is zero),
+    Each of the three maps is an orthogonal matrix, as in `ExpLSTM`. For any values of
+    the parameters, as long as all $|h_j| \le 1$ (which holds if the initial state is
+    zero),
 
     $$ \lVert \partial h' / \partial h \rVert
        \le 2 + \tfrac{1}{4} \max_j |(W_n h + b_{hn})_j|. $$
 
-    It is a conjecture of [LM19], not a result, that gated cells gain from orthogonal
-    maps.
+    That gated cells benefit from orthogonal maps is a conjecture of [LM19], not a
+    result.
 
     Args:
-        input_size: features of the input.
-        hidden_size: features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
-        bias: whether a cell has a bias, one number for each gate and feature.
+        bias: whether a cell has a bias, with one number for each gate and feature.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
         device: device of the parameters.
         dtype: dtype of the parameters.
-        candidate_bias: whether there is a bias $b_{hn}$ inside the reset gate, as in
-            torch.
+        candidate_bias: whether there is a bias $b_{hn}$, which the reset gate
+            multiplies, as in torch.
         retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
             `isometry.orthogonal`.
-        init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
-            for gated cells.
-        rebase_every: move the base of the maps after this many steps of the optimizer.
-        rebase_radius: move the base when an angle exceeds this radius. Without
-            `rebase_every` or `rebase_radius`, the base stays where the maps start.
+        init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
+            "haar" is usual for gated cells.
+        rebase_every: number of optimizer steps after which the base moves.
+        rebase_radius: move the base when an angle exceeds this radius. If this and
+            `rebase_every` are None, the base stays at the initial maps.
         last_only: whether to return only the last output, on a time axis of length 1.
-            With two directions, this output consists of the two states that have seen
-            the whole sequence.
-        generator: source of the random numbers of `init`.
+            With two directions, it contains the final state of each direction.
+        generator: source of the random numbers for `init`.
 
     Raises:
-        ValueError: if an option does not fit.
+        ValueError: if an option has an invalid value.
 
     References:
         [LM19] section 5.2, which leaves this network for future research.

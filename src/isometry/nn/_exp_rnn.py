@@ -28,7 +28,7 @@ from isometry.parametrizations._register import constrain
 
 
 class ModReLU(nn.Module):
-    r"""$\sigma(z) = \frac{z}{|z|} \max(|z| + b, 0)$, with a trained $b$ per feature.
+    r"""$\sigma(z) = \frac{z}{|z|} \max(|z| + b, 0)$, with a learned $b$ per feature.
 
     It keeps the sign of a real number and the phase of a complex number, so it commutes
     with multiplication by phases. $\sigma(0) = 0$, and the gradient at 0 is zero.
@@ -39,7 +39,7 @@ class ModReLU(nn.Module):
         dtype: dtype of $b$, which is real even for complex inputs.
 
     References:
-        [ASB16]; [LM19] for $b$ uniform in $(-0.01, 0.01)$ at the start.
+        [ASB16]; [LM19] for the initial $b$, uniform in $(-0.01, 0.01)$.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class ModReLU(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw $b$ anew."""
+        """Draw new values for $b$."""
         nn.init.uniform_(self.bias, -0.01, 0.01)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Apply modReLU to numbers whose last axis holds the features."""
+        """Apply modReLU to a tensor whose last axis holds the features."""
         if z.shape[-1:] != self.bias.shape:
             raise ValueError(
                 f"`z` must have {self.features} features on its last axis; got shape "
@@ -80,8 +80,8 @@ class ExpRNNCell(AbstractNamedCell):
     cell for each layer and direction.
 
     Args:
-        input_size: features of $x$.
-        hidden_size: features of $h$.
+        input_size: number of features of $x$.
+        hidden_size: number of features of $h$.
         bias: whether there is a bias; without it, modReLU has $b = 0$.
         nonlinearity: "modrelu", "tanh", "relu" or "identity".
         device: device of the parameters.
@@ -91,21 +91,21 @@ class ExpRNNCell(AbstractNamedCell):
             "modrelu" or "identity".
         retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
             `isometry.orthogonal`.
-        init: how $W$ starts: "henaff" (the paper's choice for copying and TIMIT),
-            "cayley" (for MNIST), or any other `init` of `isometry.orthogonal`.
-        rebase_every: move the base of the trivialization after this many steps of the
-            optimizer.
+        init: how $W$ is initialized: "henaff" (the paper's choice for copying and
+            TIMIT), "cayley" (for MNIST), or any other `init` of `isometry.orthogonal`.
+        rebase_every: number of optimizer steps after which the base of the
+            trivialization moves.
         rebase_radius: move the base when an angle of the coordinates exceeds this
-            radius. Without `rebase_every` or `rebase_radius`, the base is the identity,
-            as in the paper.
-        train_h0: whether the first state is a parameter, which starts at zero.
-        generator: source of the random numbers of `init`.
+            radius. If this and `rebase_every` are None, the base is the identity, as in
+            the paper.
+        train_h0: whether the initial state is learned. It starts at zero.
+        generator: source of the random numbers for `init`.
 
     References:
         [LM19] section 3; [Lez19] for a moving base.
     """
 
-    def __init__(  # noqa: PLR0917 - the order is torch's
+    def __init__(  # noqa: PLR0917 - positional, in torch's order
         self,
         input_size: int,
         hidden_size: int,
@@ -156,13 +156,13 @@ class ExpRNNCell(AbstractNamedCell):
         )
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew: the recurrent weight by `init`, as at the start.
+        """Draw new values for all parameters, in the same way as the constructor.
 
-        The numbers come from torch's own generator. If `fold` has removed the
+        The numbers come from torch's default generator. If `fold` has removed the
         constraint, the recurrent weight becomes the identity.
         """
         # The constraint, if there is one, notices this write. At the end of this method
-        # it replaces the identity by the weight that `init` draws.
+        # it replaces the identity with a weight drawn by `init`.
         nn.init.eye_(self.weight_hh)
         # variance 2 / fan-in, as for ReLU; the real and the imaginary part of a complex
         # number each have half of this variance
@@ -174,14 +174,14 @@ class ExpRNNCell(AbstractNamedCell):
         if self.h0 is not None:
             nn.init.zeros_(self.h0)
 
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:  # noqa: A002 - the name is torch's
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:  # noqa: A002 - named as in torch
         """Return the next state.
 
         Args:
             input: (batch, input_size) or (input_size,); or class indices, (batch,) or
                 a single index.
-            hx: (batch, hidden_size) or (hidden_size,); if left out, zeros or the
-                trained first state.
+            hx: (batch, hidden_size) or (hidden_size,); by default, zeros or the
+                learned initial state.
         """
         rows = read(input.unsqueeze(0), batch_first=False)
         check_rows(rows, self.input_size)
@@ -196,7 +196,7 @@ class ExpRNNCell(AbstractNamedCell):
         return last if rows.batched else last[0]
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The states of many time steps, as rows, and each sequence's last state."""
+        """The states of all time steps, as rows, and each sequence's last state."""
         T, W, b = self.weight_ih, self.weight_hh, self.bias
         if b is None and takes_threshold(self.sigma):
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
@@ -217,14 +217,14 @@ class ExpRNNCell(AbstractNamedCell):
         if takes_threshold(self.sigma):
             return {**weights, "bias": self.bias}
         zero = torch.zeros_like(self.bias)
-        # not `weights | {...}`, which Dynamo of torch 2.7 cannot trace
+        # not `weights | {...}`, which Dynamo in torch 2.7 cannot trace
         return {**weights, "bias_ih": self.bias, "bias_hh": zero}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The keys are the names that this cell's parameters had before the constraint.
-        The bias is the sum of torch's two biases. A trained first state becomes zero,
+        The keys are the names that this cell's parameters had before `constrain`.
+        The bias is the sum of torch's two biases. A learned initial state becomes zero,
         because torch's layers start at zero.
         """
         state = {name: weights[name] for name in ("weight_ih", "weight_hh")}
@@ -255,8 +255,8 @@ def _check_dtype(dtype: torch.dtype, *, unitary: bool) -> None:
 
 
 def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
-    """The name of a nonlinearity in the fast scan. Raises if it cannot be used."""
-    remedy = "The paper's is 'modrelu'."
+    """The fast scan's name for a nonlinearity. Raises if it cannot be used."""
+    remedy = "The paper uses 'modrelu'."
     check_choice("nonlinearity", nonlinearity, get_args(Nonlinearity), remedy)
     if not unitary:
         return nonlinearity
@@ -278,19 +278,19 @@ class ExpRNN(AbstractNamedRecurrent):
     Two things differ. First, a cell has one bias vector. For modReLU it is the
     threshold $b$; for other nonlinearities it is added to $T x$. Second, the default
     nonlinearity is modReLU, which unlike tanh is not bounded: states grow with the
-    number of time steps, and losses start larger.
+    number of time steps, and initial losses are larger.
 
     If the nonlinearity is "tanh" or "relu", `isometry.load_foreign` loads checkpoints
-    of `nn.RNN`, with the nearest rotation as the recurrent weight, and `to_torch`
-    returns an `nn.RNN`.
+    from `nn.RNN`, and replaces the recurrent weight with the nearest rotation;
+    `to_torch` returns an `nn.RNN`.
 
-    The recurrent weight neither shrinks nor enlarges gradients through time, and stays
-    orthogonal under any torch optimizer. Give its coordinates a smaller learning rate
-    with `isometry.param_groups`.
+    A product with the recurrent weight neither shrinks nor enlarges gradients, and the
+    weight stays orthogonal under any torch optimizer. Give its coordinates a smaller
+    learning rate with `isometry.param_groups`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         nonlinearity: "modrelu", "tanh", "relu" or "identity".
         bias: whether cells have a bias; for modReLU it is $b$.
@@ -304,27 +304,25 @@ class ExpRNN(AbstractNamedRecurrent):
             nonlinearity must then be "modrelu" or "identity".
         retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
             `isometry.orthogonal`.
-        init: how the recurrent weight starts: "henaff" (the paper's choice for copying
-            and TIMIT), "cayley" (for MNIST), or any other `init` of
+        init: how the recurrent weight is initialized: "henaff" (the paper's choice for
+            copying and TIMIT), "cayley" (for MNIST), or any other `init` of
             `isometry.orthogonal`.
-        rebase_every: move the base of the trivialization after this many steps of the
-            optimizer.
-        rebase_radius: move the base when an angle of $A$ exceeds this radius. Without
-            `rebase_every` or `rebase_radius`, the base is the identity, as in the
-            paper.
-        train_h0: whether the first state is a parameter, which starts at zero.
+        rebase_every: number of optimizer steps after which the base of the
+            trivialization moves.
+        rebase_radius: move the base when an angle of $A$ exceeds this radius. If this
+            and `rebase_every` are None, the base is the identity, as in the paper.
+        train_h0: whether the initial state is learned. It starts at zero.
         last_only: whether to return only the last output, on a time axis of length 1.
-            With two directions, this output consists of the two states that have seen
-            the whole sequence.
+            With two directions, it contains the final state of each direction.
         chunk: with `last_only`, store only every `chunk`-th state for the backward
             pass, which recomputes the others. This saves memory for long sequences.
-        generator: source of the random numbers of `init`.
+        generator: source of the random numbers for `init`.
 
     References:
         [LM19]; [Lez19] for a moving base.
     """
 
-    def __init__(  # noqa: PLR0917 - the order is torch's
+    def __init__(  # noqa: PLR0917 - positional, in torch's order
         self,
         input_size: int,
         hidden_size: int,
@@ -381,8 +379,7 @@ class ExpRNN(AbstractNamedRecurrent):
         """`nn.RNN`, with the nonlinearity of this layer.
 
         Raises:
-            ValueError: if `nn.RNN` does not have this nonlinearity, or the states are
-                complex.
+            ValueError: if `nn.RNN` does not have this nonlinearity.
         """
         if self.nonlinearity not in ("tanh", "relu"):
             field = "complex" if self.unitary else "real"

@@ -1,7 +1,7 @@
 """Gated cells in which each gate has its own orthogonal recurrent map.
 
 Each gate computes $T x + b$ from the input $x$, and $W h$ from the state $h$. The gates
-are in torch's order. The matrices $T$ of all gates are stacked to one matrix
+are in torch's order. The matrices $T$ of all gates are stacked into one matrix
 (gates * n, inputs), as in torch. The recurrent maps $W$ form one batch (gates, n, n) of
 points of $SO(n)$.
 """
@@ -29,13 +29,13 @@ class Gates:
     """The differences between an LSTM and a GRU.
 
     Attributes:
-        number: how many gates there are, counting the candidate.
+        number: how many gates there are, including the candidate.
         states: how many tensors make up a state.
         step: computes the next state from T x + b, W h and the state.
         resets: whether a gate multiplies W h. If so, adding a bias to W h differs from
             adding it to T x.
-        loop: torch's own loop over time.
-        layer: torch's own module.
+        loop: torch's function that loops over time.
+        layer: torch's module.
     """
 
     number: int
@@ -60,11 +60,11 @@ def _gru_step(u: Tensor, v: Tensor, state: State) -> State:
 
 
 class GatedCell(AbstractNamedCell):
-    """One layer and direction of `ExpLSTM` or `ExpGRU`.
+    """One direction of one layer of `ExpLSTM` or `ExpGRU`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: features of a state.
+        input_size: number of features of the input.
+        hidden_size: number of features of a state.
         gates: the kind of cell.
         bias: whether there is a bias, one number for each gate and feature.
         candidate_bias: whether a GRU adds a second bias to $W_n h$.
@@ -98,18 +98,18 @@ class GatedCell(AbstractNamedCell):
         self.bias_hn = empty(n) if bias and candidate_bias else None
         self.reset_parameters()
         # Each map starts at its base. If the base were the identity instead, random
-        # maps would have angles near pi. At such angles exp is no longer one to one,
+        # maps would have angles near pi. At such angles exp is no longer one-to-one,
         # and the coordinates of the Cayley map are huge.
         constrain(self, "weight_hh", SO(n), **constraint)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew: the recurrent maps by `init`, as at the start.
+        """Draw new values for all parameters, in the same way as the constructor.
 
-        The numbers come from torch's own generator. If `fold` has removed the
+        The numbers come from torch's default generator. If `fold` has removed the
         constraint, the maps become the identity.
         """
         # The constraint, if there is one, notices this write. At the end of this method
-        # it replaces the identity by the maps that `init` draws.
+        # it replaces the identity with maps drawn by `init`.
         with torch.no_grad():
             W = self.weight_hh
             W.copy_(torch.eye(self.hidden_size, device=W.device))
@@ -124,7 +124,7 @@ class GatedCell(AbstractNamedCell):
         return (zeros,) * self.gates.states
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The outputs of many time steps, as rows, and each sequence's last state."""
+        """The outputs of all time steps, as rows, and each sequence's last state."""
         with autocast_off(x.device):
             weights = [*self.torch_weights().values()]
             plain = needs_plain_operations(x, *weights, *first)
@@ -153,7 +153,7 @@ class GatedCell(AbstractNamedCell):
     def _unrolled(
         self, x: Tensor, weights: list[Tensor], state: State, time_steps: TimeSteps
     ) -> tuple[Tensor, ...]:
-        """Compute what torch's loop computes, by ordinary operations."""
+        """Compute what torch's loop computes, with ordinary operations."""
         T, W, *biases = weights
         b, b_hh = biases or (None, None)
         # without `bias_hn`, torch's second bias `b_hh` is zero
@@ -176,7 +176,7 @@ class GatedCell(AbstractNamedCell):
     def torch_weights(self) -> dict[str, Tensor]:
         """The tensors in torch's layout, with two biases as in torch.
 
-        The second bias is zero, except for the candidate if there is a `bias_hn`.
+        The second bias is zero, except in the candidate's part if there is a `bias_hn`.
         """
         weights = {
             "weight_ih": self.weight_ih,
@@ -187,17 +187,17 @@ class GatedCell(AbstractNamedCell):
         second = torch.zeros_like(self.bias)
         if self.bias_hn is not None:
             second = torch.cat((second[: -self.hidden_size], self.bias_hn))
-        # not `weights | {...}`, which Dynamo of torch 2.7 cannot trace
+        # not `weights | {...}`, which Dynamo in torch 2.7 cannot trace
         return {**weights, "bias_ih": self.bias, "bias_hh": second}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The keys are the names that this cell's parameters had before the constraint.
+        The keys are the names that this cell's parameters had before `constrain`.
         The bias is the sum of torch's two biases, except for the candidate of a GRU.
 
         Raises:
-            ValueError: if torch's second bias of the candidate is not zero, and this
+            ValueError: if torch's second bias for the candidate is not zero, and this
                 cell has no `bias_hn`.
         """
         W, shape = weights["weight_hh"], (self.gates.number, -1)
@@ -215,8 +215,8 @@ class GatedCell(AbstractNamedCell):
             state["bias_hn"] = candidate
         elif candidate.any():
             raise ValueError(
-                f"`candidate_bias` must be True for a GRU of torch whose candidate has "
-                f"a bias inside the reset gate; got False, with a bias of up to "
+                f"`candidate_bias` must be True to load a torch GRU whose candidate "
+                f"has a bias inside the reset gate; got False, with a bias of up to "
                 f"{float(candidate.abs().max()):.2g}. Build "
                 f"`ExpGRU(..., candidate_bias=True)`."
             )

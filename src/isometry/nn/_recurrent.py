@@ -1,4 +1,4 @@
-"""Base classes of cells, and of networks that stack them in layers."""
+"""Base classes for cells, and for networks that stack cells in layers."""
 
 import warnings
 from abc import abstractmethod
@@ -16,18 +16,18 @@ from isometry.nn._sequence import Pass, Rows, check_rows, in_dtype_of, read
 # the tensors (batch, n) that make up a state; the first one is the output
 State = tuple[Tensor, ...]
 
-# the nonlinearities that a user can name
+# the nonlinearities that a user can choose
 Nonlinearity = Literal["modrelu", "tanh", "relu", "identity"]
 
 
 class AbstractCell(nn.Module):
-    """One layer and direction of an `AbstractRecurrent` network.
+    """One direction of one layer of an `AbstractRecurrent` network.
 
     Attributes:
-        input_size: features of an input.
-        hidden_size: features of a state.
+        input_size: number of features of an input.
+        hidden_size: number of features of a state.
         weight_ih: the input weight.
-        h0: the trained first state, or None.
+        h0: the learned initial state, or None.
         redundant: how many real numbers among the parameters have no effect, or are
             determined by other numbers. `count_parameters` subtracts this.
     """
@@ -44,21 +44,21 @@ class AbstractCell(nn.Module):
 
     @abstractmethod
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, from torch's own generator."""
+        """Draw new values for all parameters, from torch's default generator."""
 
     def first_state(self, batch: int) -> State:
-        """The state before the first time step: zeros, or a trained parameter."""
+        """The state before the first time step: zeros, or the parameter `h0`."""
         if self.h0 is not None:
             return (self.h0.expand(batch, -1),)
         return (self.weight_ih.new_zeros(batch, self.hidden_size),)
 
     @abstractmethod
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """Run many time steps.
+        """Run the cell over all time steps.
 
         Args:
             x: inputs of all time steps, as rows.
-            first: the first state.
+            first: the initial state.
             run: the time steps, and what to return.
 
         Returns:
@@ -70,8 +70,8 @@ class AbstractCell(nn.Module):
     def recurrent_matrix(self) -> Tensor:
         """The matrix (n, n) that multiplies the state.
 
-        A gated cell has several, and returns the first one. Gradients flow through the
-        result to the parameters of the cell.
+        A gated cell has several such matrices, and returns the first. Gradients flow
+        through the result to the parameters of the cell.
         """
 
     def extra_repr(self) -> str:
@@ -85,7 +85,7 @@ def is_positive(size: Any) -> bool:
 
 
 def check_sizes(**sizes: int) -> None:
-    """Raise unless every size, passed by its argument's name, is a positive integer."""
+    """Raise unless all sizes are positive integers; keywords are the argument names."""
     for name, size in sizes.items():
         if not is_positive(size):
             raise ValueError(f"`{name}` must be a positive integer; got {size!r}.")
@@ -105,13 +105,13 @@ def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
     if tuple(hx.shape) != shape:
         raise ValueError(
             f"`{name}` must have shape {shape}; got {tuple(hx.shape)}. Leave it out to "
-            f"start at zero."
+            f"start at the default state."
         )
     return hx
 
 
-# no `__eq__` and `__repr__`: torch compares modules by identity, and prints them by
-# `extra_repr`
+# no `__eq__` and no `__repr__`: torch compares modules by identity, and prints them
+# with `extra_repr`
 @dataclass(eq=False, repr=False)
 class AbstractRecurrent(nn.Module):
     """Cells stacked in layers, with one or two directions, called like `torch.nn.RNN`.
@@ -119,15 +119,14 @@ class AbstractRecurrent(nn.Module):
     A subclass calls `stack` to make its cells.
 
     Args:
-        input_size: features of the input.
-        hidden_size: features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
         last_only: whether to return only the last output, on a time axis of length 1.
-            With two directions, this output consists of the two states that have seen
-            the whole sequence.
+            With two directions, it contains the final state of each direction.
         chunk: with `last_only`, store only every `chunk`-th state for the backward
             pass, which recomputes the others. A sequence of `T` time steps then takes
             memory for `T / chunk + chunk` states instead of `T`.
@@ -166,7 +165,7 @@ class AbstractRecurrent(nn.Module):
 
     def forward(
         self,
-        input: Tensor | PackedSequence,  # noqa: A002 - the name is torch's
+        input: Tensor | PackedSequence,  # noqa: A002 - named as in torch
         hx: Any = None,
     ) -> tuple[Any, Any]:
         """Return the outputs of the last layer, and the last states of all layers.
@@ -174,15 +173,16 @@ class AbstractRecurrent(nn.Module):
         Args:
             input: (time, batch, input_size); (batch, time, input_size) with
                 `batch_first`; without the batch axis for a single sequence; or a
-                `PackedSequence`. Integers are class indices, which have no last axis
-                and stand for one-hot vectors of `input_size` numbers.
-            hx: the first states, (layers * directions, batch, hidden_size), or a pair
+                `PackedSequence`. Integers are class indices: they need no last axis,
+                because each stands for a one-hot vector of `input_size` numbers.
+            hx: the initial states, (layers * directions, batch, hidden_size), or a pair
                 of such tensors for `ExpLSTM`. If left out, the cells start at zero, or
-                at their trained first states.
+                at their learned initial states.
 
         Returns:
             The states of the last layer (with `last_only`, only its last state), in the
-            form of the input; and the last states of all layers, in the form of `hx`.
+            same form as the input; and the last states of all layers, in the same
+            form as `hx`.
         """
         rows = read(input, batch_first=self.batch_first)
         check_rows(rows, self.input_size)
@@ -207,7 +207,7 @@ class AbstractRecurrent(nn.Module):
         return H, last[0] if len(last) == 1 else tuple(last)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, by the same rules as at the start."""
+        """Draw new values for all parameters, in the same way as the constructor."""
         for cell in self.typed_cells():
             cell.reset_parameters()
 
@@ -219,7 +219,7 @@ class AbstractRecurrent(nn.Module):
         return [cast("AbstractCell", cell) for cell in cells]
 
     def flatten_parameters(self) -> None:
-        """Do nothing. In torch's layers, this method gathers the weights for cuDNN."""
+        """Do nothing. In torch's layers, this method prepares the weights for cuDNN."""
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any
@@ -229,7 +229,7 @@ class AbstractRecurrent(nn.Module):
         if f"{prefix}weight_hh_l0" in state_dict:
             raise ValueError(
                 f"`state_dict` must be the state of another {type(self).__name__}; got "
-                f"'{prefix}weight_hh_l0', a key of a recurrent layer of torch, whose "
+                f"'{prefix}weight_hh_l0', a key of a torch recurrent layer, whose "
                 f"recurrent weights are not orthogonal. `isometry.load_foreign(model, "
                 f"state_dict)` loads it into an ExpRNN, ExpLSTM or ExpGRU, with the "
                 f"nearest rotations."
@@ -239,7 +239,7 @@ class AbstractRecurrent(nn.Module):
     def _first_states(
         self, cells: list[AbstractCell], hx: Any, rows: Rows
     ) -> list[State]:
-        """The first state of each cell, taken from `hx` or from the cell itself."""
+        """The initial state of each cell, taken from `hx` or from the cell itself."""
         usual = [cell.first_state(rows.time_steps.batch) for cell in cells]
         if hx is None:
             return usual
@@ -282,7 +282,7 @@ class AbstractRecurrent(nn.Module):
 def _scan_cell(
     cell: AbstractCell, x: Tensor, first: State, run: Pass, direction: int
 ) -> tuple[Tensor, State]:
-    """The outputs and last state of a cell; direction 1 reads time backwards."""
+    """The outputs and last state of a cell; direction 1 runs backwards in time."""
     x = run.time_steps.reversed(x) if direction else x
     H, last = cell.scan(x, first, run)
     if H is None:
@@ -295,13 +295,13 @@ def _tensors(hx: Any, number: int) -> State:
     sequence = isinstance(hx, tuple | list)
     if number == 1 and sequence:
         raise TypeError(
-            f"`hx` must be a tensor; got {type(hx).__name__}. Pass what the layer "
-            f"returned."
+            f"`hx` must be a tensor; got {type(hx).__name__}. Pass the state that "
+            f"the layer returned."
         )
     if number > 1 and not (sequence and len(hx) == number):
         length = f" of {len(hx)}" if sequence else ""
         raise TypeError(
             f"`hx` must be a tuple of {number} tensors; got {type(hx).__name__}"
-            f"{length}. Pass what the layer returned."
+            f"{length}. Pass the state that the layer returned."
         )
     return tuple(hx) if sequence else (hx,)

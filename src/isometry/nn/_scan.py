@@ -4,8 +4,8 @@ Autograd would save all intermediate results of every time step, and its backwar
 would consist of many small operations. Here only the states are saved, because the
 derivative of $\sigma$ can be computed from its value. With a `chunk`, only the state
 before each chunk is saved, and the backward pass computes the states of each chunk once
-more. A row of complex numbers is stored as a row of pairs of real numbers, so that real
-and complex states are computed by the same functions of real matrices.
+more. A row of complex numbers is stored as a row of pairs of real numbers, so that the
+same functions, on real matrices, compute real and complex states.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from isometry._torch import autocast_off, is_batched_gradient, needs_plain_opera
 from isometry.nn._sequence import Pass, TimeSteps
 
 # With at most this many classes, a product with one-hot vectors is the fastest way to
-# compute the gradient of the input weight T.
+# compute the gradient with respect to the input weight T.
 _FEW_CLASSES = 64
 
 
@@ -42,7 +42,7 @@ class Weights(NamedTuple):
     b: Tensor | None
     sigma: Sigma
 
-    # these are methods, because Dynamo of torch 2.7 cannot trace a property of a named
+    # these are methods, because Dynamo in torch 2.7 cannot trace a property of a named
     # tuple
     def threshold(self) -> Tensor | None:
         """The bias, if it is the threshold of modReLU."""
@@ -65,8 +65,8 @@ def scan(
     Args:
         x: (rows, inputs), or (rows,) class indices.
         weights: T, W, the bias and the nonlinearity.
-        h0: the first states, (batch, n).
-        run: the order of the rows, and what to return.
+        h0: the initial states, (batch, n).
+        run: which rows belong to which time step, and what to return.
 
     Returns:
         All states, (rows, n), or None for `last_only`; and the last state of each
@@ -85,7 +85,7 @@ def scan(
 def unrolled(
     x: Tensor, weights: Weights, h0: Tensor, run: Pass
 ) -> tuple[Tensor | None, Tensor]:
-    """`scan` by ordinary operations, for second derivatives and transforms."""
+    """`scan` with ordinary operations, for second derivatives and `torch.func`."""
     T, W, _, sigma = weights
     threshold, states, h = weights.threshold(), [], h0
     activate = NONLINEARITIES[sigma].function
@@ -97,7 +97,7 @@ def unrolled(
 
 
 class Scan(torch.autograd.Function):
-    """`scan` as a function of autograd, with a hand-written backward pass."""
+    """`scan` as an autograd function, with a hand-written backward pass."""
 
     @staticmethod
     def forward(
@@ -139,8 +139,8 @@ class Scan(torch.autograd.Function):
         dT, dW = torch.zeros_like(T), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
         cell = weights.cell()
-        # The loop goes backwards in time. At each chunk, `after` is the gradient of the
-        # states with which the following chunk began
+        # The loop goes backwards in time. At each chunk, `after` is the gradient with
+        # respect to the initial states of the following chunk.
         after: Tensor | None = None
         for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
             H = _states(x[rows], weights, first, part) if states is None else states
@@ -164,7 +164,7 @@ class Scan(torch.autograd.Function):
 def _states(
     x: Tensor, weights: Weights, first: Tensor, time_steps: TimeSteps
 ) -> Tensor:
-    """The states of all time steps, starting from the state `first`."""
+    """The states of all time steps, from the initial state `first`."""
     cell = weights.cell()
     H = recycled((time_steps.rows, first.shape[1]), first)
     _write_drive(x, weights.T, weights.summand(), out=H)
@@ -185,7 +185,7 @@ def _write_drive(x: Tensor, T: Tensor, b: Tensor | None, *, out: Tensor) -> None
 
 
 def input_weight_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
-    """The gradient of T, given the gradient D of the drive T x."""
+    """The gradient with respect to T, given the gradient D with respect to T x."""
     if x.is_floating_point():
         return D.mT @ x
     if inputs <= _FEW_CLASSES:
@@ -195,9 +195,9 @@ def input_weight_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
 
 
 def _ends(dh_last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | None:
-    """The gradient of the last state of each sequence in a chunk.
+    """The gradient with respect to the last state of each sequence in a chunk.
 
-    For a sequence that goes on in the next chunk, the gradient is in `after`. For a
+    For a sequence that continues in the next chunk, the gradient is in `after`. For a
     sequence that ends in this chunk, it is in `dh_last`.
     """
     if after is None:
@@ -212,10 +212,10 @@ def _ends(dh_last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor
 def _adjoint(
     ctx: Any, dH: Tensor | None, dh_last: Tensor | None
 ) -> list[Tensor | None]:
-    """The gradients by ordinary operations, which can be differentiated again."""
+    """The gradients, computed by operations that can be differentiated again."""
     saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[5])
     with torch.enable_grad():
-        # One saved tensor may depend on another: the first state may be the result of
+        # One saved tensor may depend on another: the initial state may be the result of
         # an earlier call with the same weight. A derivative with respect to the weight
         # would include this dependence, which the outer graph already accounts for. So
         # differentiate with respect to aliases, which do not depend on each other.
@@ -258,7 +258,7 @@ def scan_field(
 
 
 def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The drive T x + b of each row of x.
+    """The drive T x + b for each row of x.
 
     Args:
         x: rows of numbers, or class indices, which stand for one-hot vectors. Rows may
@@ -279,7 +279,7 @@ def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def real_form(W: Tensor) -> Tensor:
-    """The real matrices (2m, 2n) that multiply pairs as `W` multiplies complex numbers.
+    """The real matrices (2m, 2n) that act on pairs as the complex `W` acts on numbers.
 
     An entry a + ib becomes the block ((a, -b), (b, a)).
     """
@@ -290,9 +290,9 @@ def real_form(W: Tensor) -> Tensor:
 
 
 def input_form(T: Tensor, x: Tensor) -> Tensor:
-    """The real matrix that computes T x as pairs, for a complex T.
+    """The real matrix that computes T x as pairs of real numbers, for a complex T.
 
-    It multiplies `x` itself if `x` is real, and the pairs of `x` if it is complex.
+    It multiplies `x` itself if `x` is real, and `real_rows(x)` if `x` is complex.
     """
     if x.is_complex():
         return real_form(T)

@@ -1,4 +1,4 @@
-"""Conversion between sequences as users pass them and rows sorted by time."""
+"""Conversion between a user's sequences and rows sorted by time."""
 
 import reprlib
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from isometry._torch import is_fake, transforms
 
 @dataclass(frozen=True)
 class TimeSteps:
-    """The number of rows of each time step, in rows sorted as in a `PackedSequence`.
+    """The number of rows at each time step, for rows sorted as in a `PackedSequence`.
 
     Time step t has `sizes[t]` rows, one for each sequence that is longer than t. The
     longest sequences come first, so the sizes never increase.
 
-    During export the batch size may be a symbol. Take it from the shape of a tensor and
-    never from `len`, which would make it a fixed number.
+    During export the batch size may be symbolic. Read it from the shape of a tensor and
+    never with `len`, which would turn it into a constant.
     """
 
     sizes: tuple[int, ...]
@@ -30,7 +30,7 @@ class TimeSteps:
     @staticmethod
     def equal(length: int, batch: int) -> "TimeSteps":
         """The time steps of `batch` sequences that all have this length."""
-        # not `_equal`, because Dynamo ignores `lru_cache` with a warning
+        # not `_equal`, because Dynamo ignores `lru_cache` and warns about it
         if torch.compiler.is_compiling():
             return TimeSteps((batch,) * length)
         return _equal(length, batch)
@@ -47,7 +47,7 @@ class TimeSteps:
 
     @property
     def rows(self) -> int:
-        """The number of rows of all time steps together."""
+        """The total number of rows of all time steps."""
         return self.starts[-1]
 
     @property
@@ -68,7 +68,7 @@ class TimeSteps:
     def last(self, X: Tensor) -> Tensor:
         """The row of `X` that belongs to the last time step of each sequence."""
         if self.is_equal:
-            # if the batch size is a symbol, torch 2.7 cannot export the slice below
+            # if the batch size is symbolic, torch 2.7 cannot export the slice below
             if torch.compiler.is_compiling():
                 return X.split(self.sizes)[-1]
             return X[X.shape[0] - self.batch :]
@@ -78,7 +78,7 @@ class TimeSteps:
     def reversed(self, X: Tensor) -> Tensor:
         """The rows `X` with every sequence reversed in time."""
         if self.is_equal:
-            # if the batch size is a symbol, torch cannot export the strides of a flip
+            # if the batch size is symbolic, torch cannot export the strides of a flip
             if torch.compiler.is_compiling():
                 return torch.cat(X.split(self.sizes)[::-1])
             shape = (len(self.sizes), self.batch)
@@ -101,8 +101,8 @@ class TimeSteps:
     @cached_property
     def table(self) -> TimeStepTable:
         """Starts and sizes of the time steps, in the form that the backends read."""
-        # The cached table must not hold a tensor, which would depend on the mode and
-        # the default device under which it was created.
+        # The cached table must not hold a tensor, because a tensor depends on the mode
+        # and the default device under which it was created.
         return TimeStepTable(self.sizes)
 
 
@@ -147,7 +147,7 @@ class Rows:
     batched: bool
 
     def restored(self, H: Tensor, *, last_only: bool) -> Any:
-        """Convert rows of states to the form of the input.
+        """Convert rows of states back to the form of the user's input.
 
         `H` holds the states of all time steps or, with `last_only`, the last states.
         """
@@ -174,8 +174,8 @@ class Rows:
         return states if order is None else states.index_select(1, order)
 
 
-def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa: A002 - the name is torch's
-    """The rows of a user's input, after a check of its form."""
+def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa: A002 - named as in torch
+    """The rows of a user's input, whose type and shape are checked first."""
     if isinstance(input, PackedSequence):
         return _read_packed(input, batch_first=batch_first)
     if not isinstance(input, Tensor):
@@ -217,10 +217,10 @@ def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
 
 
 def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
-    """The batch sizes of a packed sequence, checked here because C relies on them."""
+    """The batch sizes of a packed sequence. C kernels rely on them, so check them."""
     if batch_sizes.dtype != torch.int64 or batch_sizes.ndim != 1:
         raise TypeError(
-            f"`input.batch_sizes` must be one axis of torch.int64; got shape "
+            f"`input.batch_sizes` must be a 1-D tensor of torch.int64; got shape "
             f"{tuple(batch_sizes.shape)}, {batch_sizes.dtype}. Pack sequences with "
             f"`torch.nn.utils.rnn.pack_sequence`."
         )
@@ -228,8 +228,8 @@ def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
     shrinking = all(a >= b for a, b in pairwise(sizes))
     if not sizes or sizes[-1] < 1 or not shrinking or sum(sizes) != rows:
         raise ValueError(
-            f"`input.batch_sizes` must be positive, must not grow, and must add up to "
-            f"the {rows} rows of `input.data`; got {reprlib.repr([*sizes])} with the "
+            f"`input.batch_sizes` must be positive, never increase, and add up to "
+            f"the {rows} rows of `input.data`; got {reprlib.repr([*sizes])}, with "
             f"sum {sum(sizes)}. Pack sequences with "
             f"`torch.nn.utils.rnn.pack_sequence`."
         )
@@ -237,8 +237,8 @@ def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
 
 
 def _check_order(order: Tensor | None, batch: int, name: str) -> None:
-    # Check only the shape. Torch's indexing checks the values, and the host need not
-    # wait for the device
+    # Check only the shape: to check the values here, the host would have to wait for
+    # the device. Torch's indexing checks them later.
     if order is not None and tuple(order.shape) != (batch,):
         raise ValueError(
             f"`input.{name}` must have one index for each of the {batch} sequences; "
@@ -267,8 +267,8 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`input` must be numbers or class indices; got torch.bool. Convert it: "
             "`.float()` for numbers, `.long()` for indices."
         )
-    # In these cases the indices cannot be read, or there are none. torch's own indexing
-    # checks them later
+    # In these cases the indices cannot be read, or there are none. Torch's own indexing
+    # checks them later.
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))

@@ -1,1 +1,1 @@
-"""The recurrent networks with which the paper compares its own."""
+"""The recurrent networks that the paper compares with its own."""

@@ -1,4 +1,4 @@
-"""Base classes of the comparators, the networks with which the paper compares its own.
+"""Base classes for the comparators, the networks that the paper compares with its own.
 
 The class `Draw` creates the parameters of their cells.
 """
@@ -23,15 +23,15 @@ from isometry.nn._sequence import Pass, TimeSteps
 
 @dataclass(frozen=True)
 class Draw:
-    """Creates the parameters of a cell, one after the other.
+    """Creates the parameters of a cell, one by one.
 
     All numbers are drawn in double precision on the CPU, so that the same generator
     gives the same network in every precision and on every device.
 
     Args:
         device: device of the parameters.
-        dtype: real dtype of the parameters; the dtype of the real and imaginary parts
-            of complex parameters.
+        dtype: dtype of real parameters, and of the real and imaginary parts of complex
+            parameters.
         generator: source of the random numbers.
     """
 
@@ -55,7 +55,7 @@ class Draw:
         return self.uniform(n, inputs, bound=glorot(inputs, n))
 
     def complex_input_weight(self, n: int, inputs: int) -> nn.Parameter:
-        """A complex input weight, by Glorot's rule for a real one with 2n rows."""
+        """A complex input weight, with Glorot's bound for a real one with 2n rows."""
         return self.complex_uniform(n, inputs, bound=glorot(inputs, 2 * n))
 
     def normal(self, *shape: int, std: float) -> nn.Parameter:
@@ -80,24 +80,24 @@ def glorot(fan_in: int, fan_out: int) -> float:
     return math.sqrt(6 / (fan_in + fan_out))
 
 
-# a linear map of rows of states
+# a linear map, applied to rows of states
 Map = Callable[[Tensor], Tensor]
-# a nonlinearity, as a function of rows and of the bias of the cell
+# a nonlinearity, as a function of rows and the bias of the cell
 Activation = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(eq=False, repr=False)
 class AbstractComparatorCell(AbstractCell):
-    """A cell with an input weight, a recurrent map, one bias and a first state.
+    """A cell with an input weight, a recurrent map, one bias and an initial state.
 
     Its `scan` is a loop over time, which autograd differentiates.
 
     Args:
-        input_size: features of an input.
-        hidden_size: features of a state.
+        input_size: number of features of an input.
+        hidden_size: number of features of a state.
         draw: creates the parameters.
         sigma: the nonlinearity: a function, or a name that the fast scan knows. Only
-            the cells of `AbstractDenseCell` accept a name.
+            subclasses of `AbstractDenseCell` accept a name.
 
     Attributes:
         bias: one number for each feature.
@@ -119,9 +119,9 @@ class AbstractComparatorCell(AbstractCell):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, from torch's own generator."""
+        """Draw new values for all parameters, from torch's default generator."""
         # Draw new parameters in a copy of this cell, and copy back only their values.
-        # An optimizer may hold the parameters of this cell, so they must stay.
+        # An optimizer may hold the parameters of this cell, so do not replace them.
         twin = copy.deepcopy(self)
         twin.draw_parameters(Draw("cpu", torch.float64))
         values = twin.state_dict()
@@ -139,7 +139,7 @@ class AbstractComparatorCell(AbstractCell):
         return self.state_map()(eye).mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The states of many time steps, as rows, and each sequence's last state."""
+        """The states of all time steps, as rows, and each sequence's last state."""
         (h0,), (time_steps, last_only, chunk) = first, run
         with autocast_off(h0.device):
             # Read all parameters here, not in `states_of`. The backward pass calls
@@ -164,7 +164,7 @@ class AbstractComparatorCell(AbstractCell):
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
-    If its nonlinearity is a name, it runs in the fast scan.
+    If `sigma` is a name, the cell runs in the fast scan.
     """
 
     @abstractmethod
@@ -177,7 +177,7 @@ class AbstractDenseCell(AbstractComparatorCell):
         return lambda h: h @ W.mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The states of many time steps, as rows, and each sequence's last state."""
+        """The states of all time steps, as rows, and each sequence's last state."""
         if callable(self.sigma):
             return super().scan(x, first, run)
         with autocast_off(x.device):
@@ -189,14 +189,14 @@ class AbstractDenseCell(AbstractComparatorCell):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AbstractComparator(AbstractRecurrent):
-    """A network with which the paper compares its own, made of layers of cells.
+    """A network that the paper compares with its own, made of layers of cells.
 
     Each network is a dataclass whose fields are its options. Its own options come after
     the options of this class in its signature.
 
     Args:
-        input_size: features of the input.
-        hidden_size: features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
@@ -205,9 +205,9 @@ class AbstractComparator(AbstractRecurrent):
         chunk: with `last_only`, store only every `chunk`-th state for the backward
             pass, which recomputes the others.
         device: device of the parameters.
-        dtype: real dtype of the parameters; the dtype of the real and imaginary parts
-            of complex parameters.
-        generator: source of the random initial values.
+        dtype: dtype of real parameters, and of the real and imaginary parts of complex
+            parameters.
+        generator: source of the random numbers for the initial values.
     """
 
     device: InitVar[torch.device | str | None] = None
@@ -229,12 +229,12 @@ class AbstractComparator(AbstractRecurrent):
         """The cell of one layer and direction, which reads `inputs` features.
 
         Raises:
-            ValueError: if an option of the network does not fit.
+            ValueError: if an option of the network has an invalid value.
         """
 
 
 # A dataclass makes the default of an `InitVar` an attribute of the class. Remove these
-# attributes: without this, the `device` of every layer would be None.
+# attributes: otherwise the `device` of every layer would be None.
 for _option in ("device", "dtype", "generator"):
     delattr(AbstractComparator, _option)
 
@@ -246,14 +246,14 @@ def _chunked(
     time_steps: TimeSteps,
     chunk: int,
 ) -> Tensor:
-    """Each sequence's last state. The backward pass computes each chunk once more."""
+    """Each sequence's last state. The backward pass recomputes each chunk."""
 
     def last_of(x: Tensor, h: Tensor, part: TimeSteps) -> Tensor:
         return part.last(states_of(x, h, part))
 
     ends: list[Any] = []
     for part, rows in time_steps.cut(chunk):
-        # the sequences after `part.batch` have ended before this chunk
+        # the sequences from index `part.batch` on have ended before this chunk
         ends.append(h[part.batch :])
         h = h[: part.batch]
         h = checkpoint(last_of, x[rows], h, part, use_reentrant=False)

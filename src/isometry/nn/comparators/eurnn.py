@@ -10,7 +10,7 @@ small matrix products, and the cost is still $O(nL)$:
   $l - 1$ coordinates at either end. Then apply the rotations in the gaps between
   triangles, which lie in intervals shifted by $k$. No rotation in a triangle depends on
   a rotation in a gap, so the product is the same in this order.
-- $m$ layers of a fast Fourier transform mix groups of $2^m$ coordinates.
+- $m$ layers of a fast Fourier transform mix coordinates only within groups of $2^m$.
 
 The blocks are computed once for all time steps, by applying the layers to unit vectors.
 """
@@ -45,13 +45,16 @@ _FFT_LAYERS_TOGETHER = 4
 
 @dataclass(frozen=True)
 class Layer:
-    """Rotates the coordinates j and j + `distance`, in pairs that start at `skip`."""
+    """A layer of rotations, each in the plane of two coordinates j and j + `distance`.
+
+    The first and the last `skip` coordinates are not rotated.
+    """
 
     distance: int
     skip: int = 0
 
     def partners(self, size: int) -> Tensor:
-        """The partner of each coordinate, on a circle of `size` coordinates."""
+        """The index of each coordinate's partner, counted modulo `size`."""
         j = torch.arange(size)
         return (((j - self.skip) % size ^ self.distance) + self.skip) % size
 
@@ -65,9 +68,8 @@ class BlockRotation:
         shape: (outer, size, inner), where the coordinates of a block run along `size`.
         shift: the coordinate at which the first block begins; the last block wraps
             around.
-        part: which rotations of the layers are applied: "all"; or, for layers that pair
-            neighbours, only the rotations in "triangles" or only the rotations in
-            "gaps".
+        part: which rotations of the layers are applied: "all" or, for layers that pair
+            neighbours, only those in "triangles" or only those in "gaps".
     """
 
     layers: range
@@ -76,7 +78,7 @@ class BlockRotation:
     part: Literal["all", "triangles", "gaps"] = "all"
 
     def gather(self, h: Tensor) -> Tensor:
-        """Sort an array (rows, coordinates, c) into blocks (blocks, rows, size * c).
+        """Regroup an array (rows, coordinates, c) as blocks (blocks, rows, size * c).
 
         Here c is 2 if the last axis holds real and imaginary parts, and 1 otherwise.
         """
@@ -225,7 +227,7 @@ def _half_block(n: int, layers: int) -> int:
     return fitting[0] if fitting else layers
 
 
-# all angles start uniform in (-3.14, 3.14), as in the authors' code
+# all angles are initially uniform in (-3.14, 3.14), as in the authors' code
 _LARGEST_ANGLE = 3.14
 # the authors' modReLU adds this to the modulus
 _EPSILON = 0.01
@@ -259,12 +261,13 @@ class EURNN(AbstractComparator):
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: features of the state: even, or for "fft" a power of two.
+        input_size: number of features of the input.
+        hidden_size: number of features of the state. It must be even, and a power of
+            two for "fft".
         num_layers: number of layers; each reads the outputs of the previous layer.
-        capacity: $L$ of the tunable style, even.
+        capacity: $L$ in the tunable style. It must be even.
         style: "tunable" or "fft".
-        unitary: whether $W$ is unitary and states are complex; else both are real.
+        unitary: whether $W$ is unitary and states are complex; otherwise both are real.
 
     References:
         [JSD17].
@@ -284,7 +287,7 @@ class EURNN(AbstractComparator):
 
 @dataclass(eq=False, repr=False)
 class EURNNCell(AbstractComparatorCell):
-    """One layer and direction of `EURNN`."""
+    """One direction of one layer of `EURNN`."""
 
     planes: Planes
     unitary: bool
@@ -317,7 +320,7 @@ def _modrelu(z: Tensor, b: Tensor) -> Tensor:
 
 
 def _check(n: int, capacity: int, style: Style) -> None:
-    check_choice("style", style, get_args(Style), "The paper's is 'tunable'.")
+    check_choice("style", style, get_args(Style), "The paper uses 'tunable'.")
     if style == "fft" and (n < 2 or n & (n - 1)):
         raise ValueError(
             f"`hidden_size` must be a power of two for the style 'fft'; got {n}. Use "

@@ -23,12 +23,12 @@ class HouseholderRNN(AbstractComparator):
        W = H_1 \cdots H_m = I - V R^{-1} V^T, \quad
        R = \operatorname{striu}(V^T V) + \tfrac12 \operatorname{diag}(V^T V), $$
 
-    where $H_j$ reflects along column $j$ of $V$ and $\sigma$ is the leaky ReLU of slope
-    0.1. Column $j$ is zero above row $j$, so $V$ has $nm - m(m-1)/2$ free numbers.
-    Fewer than $n$ reflections do not reach all of $O(n)$, and the determinant of $W$ is
-    always $(-1)^m$. $W$ is computed once for all time steps, at a cost of $O(n^2 m)$.
-    The network is called like `torch.nn.RNN`; a cell has one bias vector and a trained
-    first state.
+    where $H_j$ reflects along column $j$ of $V$ and $\sigma$ is the leaky ReLU with
+    slope 0.1. Column $j$ is zero above row $j$, so $V$ has $nm - m(m-1)/2$ free
+    numbers. Fewer than $n$ reflections do not reach all of $O(n)$, and the determinant
+    of $W$ is always $(-1)^m$. $W$ is computed once for all time steps, at a cost of
+    $O(n^2 m)$. The network is called like `torch.nn.RNN`; a cell has one bias vector
+    and a learned initial state.
 
     The lengths of the columns do not affect $W$, but they affect the size of an
     optimizer's step. The authors divide the columns by their lengths after each step,
@@ -37,10 +37,10 @@ class HouseholderRNN(AbstractComparator):
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
     Args:
-        input_size: features of the input.
+        input_size: number of features of the input.
         hidden_size: features of the state, $n$.
         num_layers: number of layers; each reads the outputs of the previous layer.
-        reflections: $m$; as many as `hidden_size` if None.
+        reflections: $m$; None means `hidden_size`.
 
     References:
         [MHRB17].
@@ -54,7 +54,7 @@ class HouseholderRNN(AbstractComparator):
         if not 1 <= m <= n:
             raise ValueError(
                 f"`reflections` must be between 1 and hidden_size = {n}; got {m}. "
-                f"Leave it out for all of them."
+                f"The default is `hidden_size`."
             )
         return HouseholderCell(inputs, n, draw, "leaky_relu", m)
 
@@ -67,7 +67,7 @@ class HouseholderRNN(AbstractComparator):
 
 @dataclass(eq=False, repr=False)
 class HouseholderCell(AbstractDenseCell):
-    """One layer and direction of `HouseholderRNN`."""
+    """One direction of one layer of `HouseholderRNN`."""
 
     reflections: int
 

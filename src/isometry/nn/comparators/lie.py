@@ -35,9 +35,9 @@ class LieRNN(AbstractComparator):
 
     The coefficients $\lambda_j$ are $n^2$ of the $2 n^2$ real numbers in the complex
     parameter `X`: the real and imaginary parts below the diagonal, and the real parts
-    on the diagonal. The other numbers of `X` are ignored. All numbers start as standard
-    normal random numbers. The exponent then has angles of up to about $2 \sqrt{2n}$,
-    beyond $\pi$, where the exponential is no longer one to one.
+    on the diagonal. The other numbers of `X` are ignored. All numbers are initially
+    drawn from the standard normal distribution. The exponent then has angles of up to
+    about $2 \sqrt{2n}$, beyond $\pi$, where the exponential is no longer one-to-one.
 
     Each coefficient is the real or the imaginary part of an entry of $\sum_j \lambda_j
     B_j$, so this matrix is filled without a sum over the basis. With the exponential of
@@ -46,8 +46,8 @@ class LieRNN(AbstractComparator):
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: complex features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of complex features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         nonlinearity: "tanh" or "relu".
         gain: $\beta$; None means 1.05 for tanh and 1.40 for ReLU.
@@ -69,7 +69,7 @@ class LieRNN(AbstractComparator):
 
 @dataclass(eq=False, repr=False)
 class LieCell(AbstractDenseCell):
-    """One layer and direction of `LieRNN`."""
+    """One direction of one layer of `LieRNN`."""
 
     gain: float
 

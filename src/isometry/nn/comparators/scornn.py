@@ -1,4 +1,4 @@
-"""The recurrent networks with a scaled Cayley transform, real and complex."""
+"""Recurrent networks whose weight is a scaled Cayley transform, real or complex."""
 
 import math
 from dataclasses import dataclass, field
@@ -32,11 +32,11 @@ class ScoRNN(AbstractComparator):
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         negatives: how many entries at the end of $D$ are $-1$. None means half of all
-            entries, as in the authors' copying task; for MNIST they take a tenth.
+            entries, as in the authors' copying task; for MNIST they use a tenth.
 
     References:
         [HWY18].
@@ -50,14 +50,14 @@ class ScoRNN(AbstractComparator):
         if not 0 <= negatives <= n:
             raise ValueError(
                 f"`negatives` must be between 0 and hidden_size = {n}; got "
-                f"{negatives}. Leave it out for half of them."
+                f"{negatives}. The default is half of `hidden_size`."
             )
         return ScoRNNCell(inputs, n, draw, "modrelu", negatives)
 
 
 @dataclass(eq=False, repr=False)
 class ScoRNNCell(AbstractDenseCell):
-    """One layer and direction of `ScoRNN`."""
+    """One direction of one layer of `ScoRNN`."""
 
     negatives: int
     D: Tensor = field(init=False)
@@ -95,7 +95,7 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
     even = 2 * torch.arange(n // 2, device="cpu")
     # The variable `u` is uniform in (0, 1), so the $u$ of the docstring is pi / 2 times
     # this variable. [HWY18] sets -tan(u / 2) above the diagonal. Our coordinates are
-    # below the diagonal, so their sign is plus.
+    # below the diagonal, so they are positive.
     X[even + 1, even] = torch.tan(math.pi / 4 * u)
     return X
 
@@ -107,7 +107,7 @@ class ScuRNN(AbstractComparator):
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W = (I + A)^{-1} (I - A)\, D, \quad
        A = -A^H, \quad D = \operatorname{diag}(e^{i\theta}), $$
 
-    on complex states, where $\sigma$ is modReLU. Unlike in `ScoRNN`, $D$ is trained, so
+    on complex states, where $\sigma$ is modReLU. Unlike in `ScoRNN`, $D$ is learned, so
     every unitary $W$ can be reached. The $n$ angles make the parametrization redundant:
     it has $n^2 + n$ numbers for a group of dimension $n^2$. The network is called like
     `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, and a trained first
@@ -118,12 +118,12 @@ class ScuRNN(AbstractComparator):
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: complex features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of complex features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         epsilon: $\epsilon$ of the modReLU, as in `URNN`. A positive value, such as the
             authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
-            modReLU, and the fast scan.
+            modReLU, which the fast scan supports.
 
     References:
         [MHY19].
@@ -137,7 +137,7 @@ class ScuRNN(AbstractComparator):
 
 
 class ScuRNNCell(AbstractDenseCell):
-    """One layer and direction of `ScuRNN`."""
+    """One direction of one layer of `ScuRNN`."""
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""

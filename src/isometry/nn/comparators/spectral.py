@@ -35,8 +35,8 @@ class SpectralRNN(AbstractComparator):
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         margin: $m$, from 0 to 1.
         nonlinearity: "tanh", "relu", "modrelu" or "identity".
@@ -62,7 +62,7 @@ class SpectralRNN(AbstractComparator):
 
 @dataclass(eq=False, repr=False)
 class SpectralCell(AbstractDenseCell):
-    """One layer and direction of `SpectralRNN`."""
+    """One direction of one layer of `SpectralRNN`."""
 
     margin: float
 

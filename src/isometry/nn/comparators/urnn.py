@@ -1,4 +1,4 @@
-"""Unitary recurrent networks: one with a structured weight, one with any weight."""
+"""Unitary recurrent networks: one with a structured weight, one with a full weight."""
 
 import math
 from collections.abc import Callable
@@ -35,18 +35,18 @@ class URNN(AbstractComparator):
     random permutation. $W$ has $7n$ parameters, which do not reach all of $U(n)$. No $n
     \times n$ matrix is formed: the network runs in a loop over time, with autograd. It
     is called like `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, and a
-    trained first state. An output layer should read both the real and the imaginary
+    learned initial state. An output layer should read both the real and the imaginary
     parts of the states.
 
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: complex features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of complex features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         epsilon: $\epsilon$ of the modReLU $z \max(m + b, 0) / (m + \epsilon)$ with
             $m = \sqrt{|z|^2 + \epsilon}$; 0 gives the exact modReLU.
-        bias_bound: $b$ starts uniform between minus and plus this bound.
+        bias_bound: the initial $b$ is uniform between minus and plus this bound.
 
     References:
         [ASB16]; [WPH16] for the epsilon under the root.
@@ -62,7 +62,7 @@ class URNN(AbstractComparator):
 
 @dataclass(eq=False, repr=False)
 class URNNCell(AbstractComparatorCell):
-    """One layer and direction of `URNN`."""
+    """One direction of one layer of `URNN`."""
 
     bias_bound: float
     permutation: Tensor = field(init=False)
@@ -79,7 +79,7 @@ class URNNCell(AbstractComparatorCell):
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def state_map(self) -> Map:
-        """The eight factors of W, applied one after the other."""
+        """A function that applies the eight factors of W one by one."""
         return structured_map(self.theta, self.v, self.permutation)
 
 
@@ -138,7 +138,7 @@ class SmoothModReLU:
         return z * (torch.relu(m + b) / (m + self.epsilon))
 
     def for_scan(self) -> Activation | Sigma:
-        """The name of the exact modReLU for the fast scan; otherwise, this function."""
+        """The fast scan's name for modReLU if epsilon is 0, else this function."""
         return self if self.epsilon else "complex_modrelu"
 
 
@@ -160,18 +160,18 @@ class FullCapacityURNN(AbstractComparator):
     of size $2n \times 2n$, which contains the real and the imaginary part of $W$ twice.
     Their optimizer reads only the upper half of the gradient of this matrix, and so
     only half of the gradient of $W$. Here autograd gives the whole gradient, so the
-    authors' learning rates do not carry over one to one.
+    authors' learning rates do not carry over unchanged.
 
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: complex features of the state.
+        input_size: number of features of the input.
+        hidden_size: number of complex features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         epsilon: $\epsilon$ of the modReLU, as in `URNN`. A positive value, such as the
             authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
-            modReLU, and the fast scan.
-        bias_bound: $b$ starts uniform between minus and plus this bound.
+            modReLU, which the fast scan supports.
+        bias_bound: the initial $b$ is uniform between minus and plus this bound.
 
     References:
         [WPH16].
@@ -187,7 +187,7 @@ class FullCapacityURNN(AbstractComparator):
 
 @dataclass(eq=False, repr=False)
 class FullCapacityCell(AbstractDenseCell):
-    """One layer and direction of `FullCapacityURNN`."""
+    """One direction of one layer of `FullCapacityURNN`."""
 
     bias_bound: float
 
