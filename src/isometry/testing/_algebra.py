@@ -1,4 +1,4 @@
-"""Contracts on a group: its Lie algebra, and the methods that follow from it."""
+"""Contracts for groups: the Lie algebra, and the methods that follow from it."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Contracts on derivatives: autograd agrees with finite differences."""
+"""Contracts for derivatives: autograd agrees with finite differences."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Contracts on the geometry: tangent spaces, metric, geodesics, curvature."""
+"""Contracts for the geometry: tangent spaces, metric, geodesics, curvature."""
 
 import torch
 from torch import Tensor

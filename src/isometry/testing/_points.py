@@ -1,4 +1,4 @@
-"""Contracts on the points of a manifold: membership, samples, coordinates, batches."""
+"""Contracts for points of a manifold: membership, samples, coordinates, batches."""
 
 import copy
 import math

@@ -47,7 +47,10 @@ class ReportedExperiment:
 
     @property
     def compared(self) -> Callable[[Run], float | None]:
-        """A function that reads the number to compare from a run, as in the paper."""
+        """A function that takes a run and returns the number that is compared.
+
+        For the tasks of the paper, this is the number that the paper compares.
+        """
         scores = {"accuracy": self.best_test, "loss": final_loss}
         return scores.get(self.metric, self.at_best_validation)
 

@@ -46,7 +46,7 @@ STYLE: dict[Any, Any] = {
     "savefig.facecolor": PAGE,
     # write text as text and not as outlines, so that it can be searched
     "svg.fonttype": "none",
-    # a fixed salt for the ids in a drawing, so that equal runs give equal files
+    # a fixed salt for the ids in an SVG file, so that the same runs give the same file
     "svg.hashsalt": "isometry",
     "text.color": INK,
     # a dollar sign in the name of a network must not start a formula
@@ -64,14 +64,16 @@ MOST = 240
 def thinned(curve: Curve, most: int = MOST) -> Curve:
     """A curve with fewer points, whose range still covers all values.
 
+    The curve is cut into at most `most` parts with equally many points; the last part
+    may have fewer. Each part becomes one point.
+
     Args:
         curve: the curve, with its positions in order.
         most: maximum number of points in the result.
 
     Returns:
-        The curve is cut into at most `most` parts with equally many points (the last
-        part may have fewer). Each part becomes one point: the last position in the
-        part, the median of the middle values, the lowest value and the highest value.
+        The new curve. Each of its points has the last position in its part, the median
+        of the middle values, the lowest value and the highest value.
     """
     size = -(-len(curve.x) // most) or 1
     parts = [slice(start, start + size) for start in range(0, len(curve.x), size)]
@@ -309,7 +311,7 @@ def _spectra(groups: Sequence[SeedGroup], axes: "Axes") -> None:
 
 
 def density(angles: Sequence[float]) -> list[float]:
-    r"""Density of angles in equal bins of $[-\pi, \pi]$; uniform angles give 1."""
+    r"""Density of angles in equal bins of $[-\pi, \pi]$, relative to uniform angles."""
     counts = [0] * ANGLE_BINS
     for theta in angles:
         # pi goes into the last bin, and an angle that rounding has moved past -pi or pi

@@ -64,7 +64,7 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
     """How to draw each group of a figure.
 
     The network determines the colour and the marker. Groups of the same network have
-    different dashes.
+    different line styles.
 
     Args:
         groups: the groups of one figure.

@@ -62,7 +62,7 @@ def main(options: argparse.Namespace) -> int:
     try:
         _check(options)
         record = _make_record(options)
-        # print before writing, so that a full disk does not cost the measurements
+        # print before writing, so that nothing is lost if the disk is full
         sys.stdout.write(f"{summary(record)}\n\n")
         name = f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
         out = options.out or data_folder() / "bench" / name

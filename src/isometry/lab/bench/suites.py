@@ -50,7 +50,7 @@ def parametrized(A: Tensor, G: Tensor, name: str) -> Call:
 
 
 def exponential(n: int, device: torch.device) -> dict[str, Call]:
-    """The suite "exponential": both passes, at a skew matrix of norm 3."""
+    """The suite "exponential": forward and backward pass at a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
     functions = {bench.OURS: ours(A, G), bench.TORCH_MATRIX_EXP: matrix_exp(A, G)}
@@ -72,7 +72,7 @@ RATE = 1e-6
 
 
 def constrain(layer: nn.Module, name: str, **options: Any) -> nn.Module:
-    """Make the weight of a layer orthogonal, as the contender `name` does it."""
+    """Make the weight of a layer orthogonal with the method of the contender `name`."""
     if name == bench.GEOTORCH:
         import geotorch
 
@@ -128,7 +128,7 @@ def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Call:
-    """A training step with Adam."""
+    """A function that makes one training step with Adam."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
 
     def step() -> None:

@@ -60,7 +60,7 @@ class PlannedRun:
         experiment: a key of `PAPER`, or the name of one of our own experiments.
         model: name of the network in the registry.
         hidden_size: number of features of the hidden state.
-        options: the task and other options of `isometry train`, by name.
+        options: the task and other options of `isometry train`, keyed by name.
         note: a word that sets this run apart from others with the same network and
             size.
     """

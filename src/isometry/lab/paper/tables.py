@@ -21,7 +21,7 @@ class Row:
         model: name of the network in our registry.
         hidden_size: the number in the column n of the table.
         params: the number of parameters, as printed.
-        result: the number that is compared, as printed; None for a dash.
+        result: the number that is compared, as printed; None if it is a dash.
     """
 
     model: str
