@@ -149,18 +149,18 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         (["--hidden-size", "0"], "`--hidden-size` must be at least 1; got 0"),
         # the error used to say "`name` must be", but there is no such option
         (["--model", "exprn"], "`--model` must be one of exprnn"),
-        (["--model", "exprn"], "got 'exprn'. Do you mean exprnn?"),
+        (["--model", "exprn"], "got 'exprn'. Did you mean exprnn?"),
         # it used to be "got init, rebase_ever", but `init` is the paper's option
         (
             ["--model-options", "rebase_ever=3"],
-            "got rebase_ever. Do you mean rebase_every? It has",
+            "got rebase_ever. Did you mean rebase_every? It has",
         ),
         (
             ["--model", "lstm", "--model-options", "num_layer=2"],
-            "options of lstm; got num_layer. Do you mean num_layers?",
+            "options of lstm; got num_layer. Did you mean num_layers?",
         ),
-        (["--optimizer", "adm"], "got 'adm'. Do you mean Adam?"),
-        # the error used to ask "Do you mean LBFGS?", which is refused as well
+        (["--optimizer", "adm"], "got 'adm'. Did you mean Adam?"),
+        # the error used to ask "Did you mean LBFGS?", which is refused as well
         (["--optimizer", "LBFGSS"], "such as Adam; got 'LBFGSS'.\n"),
         # the list used to have internal options, and `num_layers` three times
         (
@@ -169,7 +169,7 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         ),
         # it used to be a traceback of torch: "value cannot be converted to type float"
         (["--lr", "1e38"], "`--lr` must be a number from 0 to 1e+15; got 1e+38"),
-        (["--config", "{file}"], "got lagg. Do you mean lag? `isometry train copying"),
+        (["--config", "{file}"], "got lagg. Did you mean lag? `isometry train copying"),
         (["--config", "{file}.toml"], "`--config` must be a TOML file; got "),
         (["--config", "{bad}"], "bad.toml: Invalid value (at end of document)"),
     ],
@@ -236,18 +236,18 @@ def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "program", "hint"),
     [
-        ("train copying --lga 5", "isometry train copying", "--lga 5. Do you mean --"),
-        ("train copying --lga=5", "isometry train copying", "--lga=5. Do you mean --"),
+        ("train copying --lga 5", "isometry train copying", "--lga 5. Did you mean --"),
+        ("train copying --lga=5", "isometry train copying", "--lga=5. Did you mean --"),
         (
             "sweep adding --lengths 5 6",
             "isometry sweep adding",
-            "Do you mean --length?",
+            "Did you mean --length?",
         ),
-        ("report --uot x y", "isometry report", "Do you mean --out?"),
+        ("report --uot x y", "isometry report", "Did you mean --out?"),
         # the error used to be "argument TASK: invalid choice: '5'"
-        ("train --resume x --iterationz 5", "isometry train", "Do you mean --iter"),
-        ("sweep --seds 5 copying", "isometry sweep", "Do you mean --seeds?"),
-        ("--verzion 5 train", "isometry", "--verzion 5 train. Do you mean --version?"),
+        ("train --resume x --iterationz 5", "isometry train", "Did you mean --iter"),
+        ("sweep --seds 5 copying", "isometry sweep", "Did you mean --seeds?"),
+        ("--verzion 5 train", "isometry", "--verzion 5 train. Did you mean --version?"),
         ("train copying --frobnicate", "isometry train copying", "--frobnicate.\n"),
     ],
 )
@@ -343,7 +343,7 @@ def test_a_task_reads_what_came_before_it(words):
 def test_a_mistyped_choice_has_a_suggestion(words, close, capsys):
     with pytest.raises(SystemExit, match="2"):
         _cli.main(words.split())
-    assert f"Do you mean {close}?" in capsys.readouterr().err
+    assert f"Did you mean {close}?" in capsys.readouterr().err
 
 
 @pytest.mark.errors

@@ -277,7 +277,7 @@ def test_a_task_that_is_none_is_told(words, message, capsys):
     [
         ({"model": "tests.lab.own:NoSizes"}, r"is called with `input_size`, `hidden"),
         ({"model": "tests.lab.own:OrderTask"}, r"derives from torch.nn.Module; got"),
-        ({"model": LAYER, "model_options": {"bia": 1}}, r"got bia. Do you mean bias?"),
+        ({"model": LAYER, "model_options": {"bia": 1}}, r"got bia. Did you mean bias?"),
         # the error used to end with "It has ."
         ({"model": WHOLE, "model_options": {"foo": 3}}, r"got foo. It has no options"),
     ],

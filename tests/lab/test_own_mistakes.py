@@ -44,7 +44,7 @@ def test_the_main_metric_is_among_the_metrics(monkeypatch, tmp_path):
     If it was not, the second evaluation raised a KeyError.
     """
     monkeypatch.setattr(OrderTask, "metric", "rihgt")
-    message = "must be one of loss, right, .*; got 'rihgt'. Do you mean right?"
+    message = "must be one of loss, right, .*; got 'rihgt'. Did you mean right?"
     with pytest.raises(ValueError, match=message):
         train(config(log_every=9, iterations=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -246,7 +246,7 @@ def test_a_run_that_is_not_in_the_plan_is_named(option, reproduce, capsys):
     assert (
         f"`{option}` must name runs of the plan; got copying-3-exprnn-7. Do" in output
     )
-    assert "Do you mean copying-3-exprnn-6?" in output
+    assert "Did you mean copying-3-exprnn-6?" in output
 
 
 def test_whoever_stops_reading_gets_no_error():

@@ -129,7 +129,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
         (["copying", "--lag", "3", "0"], "`--lag` must be at least 1; got 0"),
         (
             ["--config", "{file}"],
-            "got lagg. Do you mean lag? `isometry train copying --help`",
+            "got lagg. Did you mean lag? `isometry train copying --help`",
         ),
         (["--config", "{empty}"], "`seed` must have at least one value"),
         ([], "`task` must be one of copying"),

@@ -75,7 +75,7 @@ def test_any_optimizer_of_torch_trains_or_says_why_not(name, tmp_path):
     """
     config = small(optimizer=name, iterations=2)
     if name in REFUSED or name == "Optimizer":
-        reason = REFUSED.get(name, "takes these parameters")
+        reason = REFUSED.get(name, "accept the network's parameters")
         with pytest.raises(ValueError, match=rf"`optimizer` must.*{reason}"):
             train(config, tmp_path / "run")
         assert not (tmp_path / "run").exists()

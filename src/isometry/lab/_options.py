@@ -257,7 +257,7 @@ def _arguments(name: str, kind: FieldType, *, several: bool) -> dict[str, Any]:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """A question about the closest known word, such as " Do you mean lag?".
+    """A question about the closest known word, such as " Did you mean lag?".
 
     Args:
         word: the word that was typed.
@@ -269,7 +269,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     # compare in lower case, to recognize a word with the wrong capitals
     by_lower_case = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
-    return f" Do you mean {by_lower_case[close[0]]}?" if close else ""
+    return f" Did you mean {by_lower_case[close[0]]}?" if close else ""
 
 
 Thing = TypeVar("Thing")

@@ -38,7 +38,7 @@ class OptimizerRecipe:
     parameters: tuple[str, ...] = ()
 
     def names_parameter(self, path: str) -> bool:
-        """True if `parameters` names the parameter at this path, or its module."""
+        """True if `parameters` names this parameter, or a module that contains it."""
         return any(f".{name}." in f".{path}." for name in self.parameters)
 
 
@@ -264,7 +264,7 @@ class SequenceModel(nn.Module):
             TypeError: if the network does not return all its states and its last state.
         """
         answer = self.network(x)
-        # check the type, because a tensor with two time steps also unpacks into two
+        # check the type, since a tensor with two time steps also unpacks to two values
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(
                 f"`{type(self.network).__name__}` must return a tuple of its states "
@@ -372,7 +372,7 @@ def accept(value: Any) -> Network:
         )
     kind: Any = value
     signature = inspect.signature(kind)
-    # a class that takes `output_size` has its own output layer; others get one
+    # a class that takes `output_size` has its own output layer; others are given one
     has_output = "output_size" in signature.parameters
     sizes = {"input_size": 1, "hidden_size": 1, "output_size": 1} if has_output else {}
     try:

@@ -192,7 +192,7 @@ class AbstractTask(ABC):
         """
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:  # noqa: ARG002 - the default implementation ignores them
-        """The metrics other than the loss, keyed by name; each is a batch mean."""
+        """Metrics other than the loss, as means over the batch, keyed by name."""
         return {}
 
     def weights(self, batch: Batch) -> dict[str, int]:

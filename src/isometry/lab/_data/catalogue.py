@@ -125,8 +125,8 @@ def write(path: Path, content: bytes) -> None:
         unfinished.replace(path)
 
 
-# Seconds to wait for an answer from a mirror. The time is short, because without a
-# network the wait is in vain.
+# Seconds to wait for an answer from a mirror. The time is short, so that a machine
+# without a network does not wait long.
 PATIENCE = 10
 # Maximum time for `npm`, `apt-get` or `dpkg-deb`, in seconds. It is enough to download
 # tens of megabytes over a slow connection.

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def cache() -> Path:
-    """The folder for fetched data: `$ISOMETRY_DATA`, or else in the user's cache."""
+    """The folder for fetched data: `$ISOMETRY_DATA`, or one in the user's cache."""
     chosen = os.environ.get("ISOMETRY_DATA")
     if chosen:
         return Path(chosen)

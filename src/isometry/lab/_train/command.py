@@ -147,7 +147,7 @@ def main(options: argparse.Namespace) -> int:
     typed = values.keys() - {"task"}
     try:
         if folder is not None:
-            # check first, since an option of a user's task may have the name of a
+            # check first, since an option of a user's task may have the same name as a
             # parameter of `resume`
             check_changes(values)
             outcome = resume(folder, trust=trust, **values)

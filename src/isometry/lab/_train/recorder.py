@@ -120,7 +120,7 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
             f"There was no validation, or an earlier version of isometry wrote the run."
         )
     name = entry["name"]
-    # accept no other form of name, since a path could lead out of the folder
+    # accept only names of this form, since a path could lead out of the folder
     path = folder / (name if re.fullmatch(r"best-\d+\.safetensors", name) else "best")
     data = path.read_bytes() if path.exists() else b""
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
