@@ -244,7 +244,7 @@ def test_a_run_that_is_not_in_the_plan_is_named(option, reproduce, capsys):
     assert reproduce(option, "copying-3-exprnn-7") == 2
     output = capsys.readouterr().err
     assert (
-        f"`{option}` must name runs of the plan; got copying-3-exprnn-7. Do" in output
+        f"`{option}` must name runs of the plan; got copying-3-exprnn-7. Did" in output
     )
     assert "Did you mean copying-3-exprnn-6?" in output
 
