@@ -76,7 +76,7 @@ def test_decay_and_clipping_are_in_the_record(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"decay": "cosin"}, r"`decay` must be one of cosine, linear; got 'cosin'. D"),
+        ({"decay": "cosin"}, r"`decay` must be one of cosine, linear; got 'cosin'"),
         ({"decay": "linear", "optimizer": "Rprop"}, "must be left out for Rprop"),
         ({"clip_norm": 0.0}, r"`clip_norm` must be a positive number .* got 0.0"),
         ({"clip_norm": math.nan}, r"`clip_norm` must be a positive .* got nan"),
