@@ -1,4 +1,4 @@
-"""Compact Lie groups of matrices and their homogeneous spaces: geometry objects."""
+"""Compact matrix groups, Stiefel manifolds and spheres, and the maps into them."""
 
 from isometry.groups._group import AbstractGroup
 from isometry.groups._manifold import AbstractManifold

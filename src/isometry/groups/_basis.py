@@ -19,8 +19,8 @@ def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
     Matrices are flattened to rows of real numbers in double precision. The basis is
     computed once for each group.
     """
-    # The cache outlives the caller's default device and autograd mode. So the basis
-    # must not depend on them.
+    # Later callers get the cached basis too, and their default device or autograd mode
+    # may differ. So the basis must not depend on either.
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
         A = group.algebra(ambient_basis(group))
         _check_skew(group, A)
@@ -31,35 +31,35 @@ def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
 
 
 def _check_skew(group: "AbstractGroup", A: Tensor) -> None:
-    """Raise unless the group is compact, that is, its algebra is skew."""
+    """Raise unless the matrices `A` in the algebra of the group are skew."""
     defect = float((A + A.mH).abs().max()) if A.numel() else 0.0
-    # written so that NaN fails; in tests/groups the defect is at most 2e-16
+    # Written so that NaN fails. In tests/groups the defect is at most 2e-16.
     if not defect <= 1e-12:
         raise ValueError(
             f"`algebra` of {group} must be skew, A^H = -A; got an entry {defect:.1e} "
-            f"of A + A^H. Only compact groups can be used; SE(3), say, is not compact."
+            f"in A + A^H. Only compact groups can be used; SE(3), say, is not compact."
         )
 
 
 def ambient_basis(manifold: "AbstractManifold") -> Tensor:
-    """Real basis of all arrays of the shape of a point, stacked along a first axis."""
+    """Real basis of the arrays with the shape of a point, stacked along axis 0."""
     reals = math.prod(manifold.shape) * (1 + manifold.is_complex)
     return arrays(torch.eye(reals, dtype=torch.float64), manifold)
 
 
 def flat(X: Tensor, manifold: "AbstractManifold") -> Tensor:
-    """Arrays of the shape of a point, each flattened to a row of real numbers."""
+    """The arrays in `X`, each flattened to a row of real numbers."""
     X = torch.view_as_real(X.resolve_conj()) if X.is_complex() else X[..., None]
     return X.flatten(-1 - len(manifold.shape))
 
 
 def arrays(rows: Tensor, manifold: "AbstractManifold") -> Tensor:
-    """The inverse of `flat`."""
+    """The arrays with these flattened `rows`: the inverse of `flat`."""
     parts = rows.contiguous().unflatten(-1, (*manifold.shape, 1 + manifold.is_complex))
     return torch.view_as_complex(parts) if manifold.is_complex else parts[..., 0]
 
 
 def apply(matrix: Tensor, X: Tensor, manifold: "AbstractManifold") -> Tensor:
-    """Apply a real linear map to `X`; its `matrix` acts on flattened arrays."""
+    """Apply a real linear map to `X`, given its `matrix` for flattened arrays."""
     rows = flat(X, manifold)
     return arrays(rows @ matrix.mT.to(rows), manifold)

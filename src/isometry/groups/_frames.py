@@ -1,8 +1,8 @@
-"""How an optimizer sees a manifold: tangent vectors as arrays of real numbers.
+"""Frames: tangent vectors as arrays of real numbers, for the optimizers.
 
-A frame turns gradients into such arrays, moves points along them, and transports other
-vectors, such as a momentum, to the new point. So the update rules of the optimizers are
-the usual rules for real vectors.
+A frame converts gradients to real arrays, moves points along them, and transports other
+vectors, such as a momentum, to the new point. So an optimizer can apply the usual
+update rules for real vectors.
 """
 
 import math
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from isometry.groups._manifold import AbstractManifold
     from isometry.groups._stiefel import Stiefel
 
-#: tangent vectors of an optimizer's state, by name
+#: tangent vectors in the state of an optimizer, keyed by name
 Vectors = dict[str, Tensor]
 
-# `settle` returns NaN above this defect: the nearest point may not be the right one
+# If the defect of a point is larger, `settle` returns NaN, because the nearest point
+# may not be the one that the step should have reached
 _LOST = 0.1
 
-# with fewer rows than this, `BodyFrame._move` first computes Q @ change and then adds Q
+# with fewer rows than this, `BodyFrame._move` avoids `baddbmm`, which is less accurate
 _FEW_ROWS = 32
 
 
@@ -51,14 +52,14 @@ class AbstractFrame(ABC):
 
     @abstractmethod
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        """The vector of steepest ascent at `Q`."""
+        """The Riemannian gradient at `Q`, from the Euclidean gradient `G`."""
 
     @abstractmethod
     def square(self, V: Tensor) -> Tensor:
-        """The squares of a vector's entries, or their mean, for adaptive rules.
+        """The squares of a vector's entries, or their mean, for rules such as Adam's.
 
-        The rules average these squares over steps, and divide the vector by the root of
-        the average. The shape of the squares broadcasts with the vector.
+        These rules average the squares over steps, and divide the vector by the square
+        root of the average. The shape of the result broadcasts with the vector.
         """
 
     @abstractmethod
@@ -70,14 +71,14 @@ class AbstractFrame(ABC):
         vectors: Vectors,
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """The point reached from `Q` along `scale * V`; `vectors` transported to it."""
+        """The point reached from `Q` along `scale * V`, and `vectors` moved there."""
 
     def reals(self, X: Tensor) -> Tensor:
         """A tangent matrix as a real array."""
         return torch.view_as_real(X.resolve_conj()) if X.is_complex() else X
 
     def matrix(self, V: Tensor) -> Tensor:
-        """The inverse of `reals`."""
+        """The tangent matrix for a real array: the inverse of `reals`."""
         return torch.view_as_complex(V.contiguous()) if self.manifold.is_complex else V
 
 
@@ -86,20 +87,20 @@ class BodyFrame(AbstractFrame):
 
     $$ A = Q^H \operatorname{grad} f(Q), \qquad Q \leftarrow Q\,\phi(-\eta A). $$
 
-    Left translation takes $QA$ to $PA$. It is an isometry, and it leaves $A$ as it is.
-    The frame is the same at all points, so entries of $A$ at different points can be
-    compared, and each entry has its own average of squares.
+    Vectors are transported by left translation from $QA$ to $PA$, which is an isometry
+    and does not change $A$. So the entries of $A$ at different points can be compared,
+    and each entry has its own average of squares.
     """
 
-    # The defect grows as the square root of the number of steps. In single precision it
-    # is 2e-7 after 16 steps: see docs/theory/optimizers.md.
+    # The defect grows with the square root of the number of steps. In single precision
+    # it is 2e-7 after 16 steps: see docs/theory/optimizers.md.
     polish_every = 16
 
     def __init__(self, group: "AbstractGroup") -> None:
         self.manifold = self.group = group
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        """The projection of `Q^H G` to the Lie algebra; for O(n), its skew part."""
+        """The projection of `Q^H G` onto the Lie algebra; for O(n), its skew part."""
         U = torch.bmm(Q.mH, G, out=recycled(Q.shape, Q))
         if self.group.is_unrestricted:
             A = torch.sub(U, U.mH, out=recycled(Q.shape, Q))
@@ -118,11 +119,11 @@ class BodyFrame(AbstractFrame):
         vectors: Vectors,
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """Move by a retraction at the identity; vectors stay as they are."""
+        """Multiply `Q` by the retraction at the identity; `vectors` do not change."""
         A = self.matrix(torch.mul(V, scale, out=recycled(V.shape, V)))
         if not self.group.is_unrestricted:
-            # Scaling entry by entry may lead out of the algebra. In SU(n), for example,
-            # the trace may become nonzero.
+            # An adaptive rule scales each entry separately, so A may have left the
+            # algebra. In SU(n), for example, its trace may be nonzero.
             A = self.group.algebra_projection(A)
         return self._move(Q, A, retraction), vectors
 
@@ -132,24 +133,24 @@ class BodyFrame(AbstractFrame):
             return P if self.group.is_unrestricted else self.group.polish(P)
         change = retraction.increment(A)
         if change is None:
-            # the rounding error of this product is too large to wait for the next
-            # `polish`
+            # The rounding errors of this product are in proportion to Q, not to the
+            # step. So remove them now, and not only at the next `polish`.
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
         if Q.shape[-1] < _FEW_ROWS:
-            # Not `baddbmm`: a BLAS that adds the terms of the product to Q one by one
-            # makes an error in proportion to Q at each term. In U(9) the defect was
-            # three times as large.
+            # Not `baddbmm`: some BLAS libraries add the terms of the product to Q one
+            # by one, and each addition makes a rounding error in proportion to Q. In
+            # U(9) this made the defect three times as large.
             return Q + Q @ change
         return torch.baddbmm(Q, Q, change, out=recycled(Q.shape, Q))
 
 
 class AmbientFrame(AbstractFrame):
-    """A frame for any manifold: ambient vectors, moved by the manifold's methods.
+    """A frame for any manifold, with tangent vectors as arrays of the ambient space.
 
     In this frame, entries of vectors at different points cannot be compared. So
-    `square` is one number for each vector, the mean of its squared entries, which
-    rotations preserve.
+    `square` is one number for each vector: the mean of its squared entries, which does
+    not change under rotations.
     """
 
     # A gradient is tangent only up to rounding. This error grows with the gradient,
@@ -176,7 +177,7 @@ class AmbientFrame(AbstractFrame):
         vectors: Vectors,
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """Move `Q` by the manifold's `step`, and the vectors by its `transport`."""
+        """Move `Q` with the manifold's `step`, and `vectors` with its `transport`."""
         E = self.matrix(scale * V)
         P = self.manifold.step(Q, E, retraction)
         return P, {
@@ -186,11 +187,11 @@ class AmbientFrame(AbstractFrame):
 
 
 class TallFrame(AbstractFrame):
-    r"""Tangent vectors $E = Q\,\Omega + E_\perp$ as pairs of $\Omega$ and $E_\perp$.
+    r"""A frame for tall matrices: $E = Q\,\Omega + E_\perp$ as $(\Omega, E_\perp)$.
 
-    Here $\Omega^H = -\Omega$ and $Q^H E_\perp = 0$, and both are stacked in an array of
-    $k + n$ rows. The skew matrix $A = E_\perp Q^H - Q E_\perp^H + Q \Omega Q^H$ moves
-    $Q$ along $E$. With $Z = (Q, E_\perp)$ and $\varphi(x) = (e^x - 1)/x$,
+    Here $\Omega^H = -\Omega$ and $Q^H E_\perp = 0$. The two matrices are stacked in one
+    array with $k + n$ rows. The skew matrix $A = E_\perp Q^H - Q E_\perp^H + Q \Omega
+    Q^H$ moves $Q$ along $E$. With $Z = (Q, E_\perp)$ and $\varphi(x) = (e^x - 1)/x$,
 
     $$ P = e^A Q = Q + Z\, \varphi(J Z^H Z)\, J Z^H Q, \qquad
        J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
@@ -199,13 +200,13 @@ class TallFrame(AbstractFrame):
     fact $Q^H E_\perp$ is zero only up to the rounding error of a gradient, which may be
     much larger than the step.
 
-    Cayley and Pade use their rational function in place of the exponential. Polar and
-    qr, and all steps of more than about a radian, use `Stiefel.step` instead. Vectors
-    are transported by
+    For Cayley and Pade, their rational function replaces the exponential. Polar and qr,
+    and every step longer than about a radian, use `Stiefel.step` instead. Vectors are
+    transported by
 
     $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
 
-    that is, one part is translated and the other is projected.
+    that is, $\Omega_F$ stays the same and $F_\perp$ is projected.
 
     Entries of vectors at different points cannot be compared, so `square` is one number
     for each vector, as in `AmbientFrame`.
@@ -221,7 +222,10 @@ class TallFrame(AbstractFrame):
         self.n, self.k = manifold.shape
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        r"""Gradient in the canonical metric: $\Omega = U - U^H$ with $U = Q^H G$."""
+        r"""Gradient in the canonical metric.
+
+        $$ \Omega = U - U^H, \qquad E_\perp = G - Q U, \qquad U = Q^H G. $$
+        """
         U = torch.bmm(Q.mH, G)
         E = recycled((len(Q), self.n + self.k, self.k), Q)
         torch.sub(U, U.mH, out=E[:, : self.k])
@@ -242,13 +246,13 @@ class TallFrame(AbstractFrame):
         vectors: Vectors,
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """Move by the retraction, and project the vectors in place."""
-        # a rule may compute the scale in a precision other than the weight's
+        """Move `Q` by the retraction, and transport `vectors` in place."""
+        # the update rule may compute `scale` in a dtype other than the weight's
         s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
         P, along_V = self._move(Q, V, s, retraction)
         for F in vectors.values():
             F_perp = self._split(F)[1]
-            # a momentum is often V itself; then `_move` may have returned P^H F_perp
+            # the momentum is often V itself; then `_move` may have computed P^H F_perp
             along = along_V if F is V else None
             F_perp.baddbmm_(P, P.mH @ F_perp if along is None else along, alpha=-1)
         return P, vectors
@@ -283,9 +287,9 @@ def _coefficients(
     r"""$\varphi(M) R$ with $M = J Z^H Z$ and $R = J Z^H Q$, as in `TallFrame`.
 
     Here `B` is $Q^H E_\perp$, and `S` is $E_\perp^H E_\perp$. The result is None if the
-    step is long or not finite, or if the retraction has no formula for `quotient`.
+    step is long or not finite, or if the retraction does not implement `quotient`.
     """
-    # the two terms of the sum are bounds on the spectral norms of Omega and E_perp
+    # the two terms are upper bounds on the spectral norms of Omega and of E_perp
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()
     norm = largest(bounds, unknown=math.inf)
     # written so that NaN counts as long
@@ -298,7 +302,7 @@ def _coefficients(
 
 
 def settle(P: Tensor, length: Tensor) -> Tensor:
-    r"""The points `P` made orthonormal again; `length` is the last step in radians.
+    r"""`P` made orthonormal again, after a step of this `length` in radians.
 
     The angles of a step have an error of $\varepsilon$ times its length. The result is
     NaN if the length is above $\varepsilon^{-1/2}$, because fewer than half of the

@@ -1,4 +1,4 @@
-"""Compact matrix Lie groups, whose methods all follow from their Lie algebra."""
+"""Compact matrix Lie groups, with default methods derived from the Lie algebra."""
 
 import math
 from abc import abstractmethod
@@ -20,7 +20,7 @@ from isometry.groups._nearest import krylov_norm, nearest_rotation, spectral_nor
 from isometry.groups._unrestricted import AbstractUnrestricted
 from isometry.linalg import expm_skew, logm_unitary, skew
 
-# Number of factors of the random walk in `random`. Under the Haar measure, the mean of
+# Number of factors in the random walk of `random`. Under the Haar measure, the mean of
 # every nontrivial irreducible representation is zero. For a single factor, the norm of
 # this mean is at most the share of zero weights in the representation. In SO(3) this
 # share is at most 1/3. The means of the factors multiply, so for the whole walk the
@@ -35,10 +35,10 @@ class AbstractGroup(AbstractManifold):
     \operatorname{tr}(X^H Y)$. A subclass defines its size, whether it is complex, and
     how free coordinates become an element of its Lie algebra (`algebra`, which must be
     linear and onto). All other methods have defaults that follow from the algebra. The
-    groups of this package replace some defaults by closed forms, and
+    groups of this package replace some defaults with closed forms, and
     `isometry.testing.check_manifold` compares the closed forms with the defaults. A
-    group that is not connected sets `is_connected = False`: its algebra describes only
-    the identity component.
+    group that is not connected sets `is_connected = False`, because its algebra
+    describes only the identity component.
 
     Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
 
@@ -62,8 +62,8 @@ class AbstractGroup(AbstractManifold):
     def algebra(self, X: Tensor) -> Tensor:
         """Skew matrix of the Lie algebra with free coordinates `X`.
 
-        `X` has the shape `(*batch, n, n)` with any number of batch axes, and so has
-        the result.
+        Both `X` and the result have the shape `(*batch, n, n)`, with any number of
+        batch axes.
         """
 
     @property
@@ -83,7 +83,7 @@ class AbstractGroup(AbstractManifold):
         return basis(self)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """Coordinates `X` of least norm with `algebra(X) = A`."""
+        """The coordinates `X` of smallest norm with `algebra(X) = A`."""
         return apply(self._basis()[1], A, self)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class AbstractGroup(AbstractManifold):
         return expm_skew(self.torus(theta))
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
-        r"""$Q\,P(Q^H X)$, with $P$ the projection to the Lie algebra."""
+        r"""$Q\,P(Q^H X)$, with $P$ the projection onto the Lie algebra."""
         return Q @ self.algebra_projection(Q.mH @ X)
 
     def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
@@ -142,8 +142,8 @@ class AbstractGroup(AbstractManifold):
             # the Newton-Schulz step removes the rounding error of the product
             return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
         except ValueError:
-            # This error is about the product. If `Q` or `P` is not a point, raise an
-            # error about that argument instead.
+            # The error is about the product Q^H P. If `Q` or `P` is not a point, raise
+            # an error about that argument instead.
             self.check_point(Q, name="Q")
             self.check_point(P, name="P")
             raise
@@ -177,9 +177,9 @@ class AbstractGroup(AbstractManifold):
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
         """Estimate of the largest angle of the skew matrix with coordinates `X`.
 
-        For Gaussian coordinates it is up to 10 percent too large, and was never too
-        small for 400 seeds and sizes up to 1024. It does not depend on `B`. Cost: a few
-        products of a matrix and a vector.
+        For Gaussian coordinates the estimate is up to 10 percent too large. It was
+        never too small in tests with 400 seeds and sizes up to 1024. It does not depend
+        on `B`. Cost: a few matrix-vector products.
         """
         del B
         # For Gaussian matrices `krylov_norm` was up to 8.4 percent below the norm. The
@@ -187,7 +187,7 @@ class AbstractGroup(AbstractManifold):
         return 1.1 * krylov_norm(self.algebra(X))
 
     def angles(self, X: Tensor) -> Tensor:
-        r"""The $\theta$ of $A = V \operatorname{diag}(i \theta) V^H$, ascending.
+        r"""Ascending angles $\theta$ in $A = V \operatorname{diag}(i \theta) V^H$.
 
         $A$ is the element of the Lie algebra with coordinates `X`, in double precision.
         If $A$ is not finite, the angles are NaN.
@@ -195,7 +195,7 @@ class AbstractGroup(AbstractManifold):
         A = self.algebra(X)
         A = A.to(torch.promote_types(A.dtype, torch.float64))
         finite = is_finite(A)
-        # LAPACK must not see NaN: MKL's eigenvalue solver would end the process
+        # LAPACK must not be given NaN: MKL's eigenvalue solver would end the process
         theta = torch.linalg.eigvalsh(-1j * torch.where(finite, A, 0))
         return torch.where(finite[..., 0], theta, math.nan)
 
@@ -203,8 +203,8 @@ class AbstractGroup(AbstractManifold):
         self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
         r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra."""
-        # Every read of a weight calls this method with a map that fits this manifold.
-        # Then `resolve`, which takes time, is not needed.
+        # Every read of a weight calls this method, with a map that was checked before.
+        # Skip `resolve` in that case, because it takes time.
         if not isinstance(retraction, AbstractRetraction) or not isinstance(
             retraction, self.maps
         ):
@@ -233,7 +233,7 @@ class AbstractGroup(AbstractManifold):
     def nearest(self, X: Tensor) -> Tensor:
         """Exponential of the projected logarithm of the nearest rotation.
 
-        The distance from this point to the point closest to `X` is of second order in
+        This is not exactly the point closest to `X`: the two differ to second order in
         the distance from `X` to the group.
         """
         return expm_skew(derived_log(self, nearest_rotation(X)))
@@ -244,7 +244,7 @@ class AbstractGroup(AbstractManifold):
         return torch.maximum(unitarity_defect(Q), rest)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        r"""Samples of the Haar measure, up to an exponentially small error.
+        r"""Samples from the Haar measure, up to an exponentially small error.
 
         The samples are the ends of random walks: products of exponentials of Gaussian
         elements of the Lie algebra. These elements have standard deviation
@@ -287,7 +287,7 @@ class AbstractClassicalGroup(AbstractGroup):
 
 
 class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
-    """A group whose Lie algebra is all skew matrices of its field: O, SO and U."""
+    """A group whose Lie algebra consists of all skew matrices: O, SO and U."""
 
     # without this line, `__init_subclass__` would set it to False, because this class
     # defines `algebra`

@@ -18,8 +18,8 @@ from isometry.linalg._logm import Dlogm, Logm
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
 
-# in `_search_from_many`: the number of random starts, the number of best starts from
-# which Newton's method runs for each matrix, and the limit on its steps
+# `_search_from_many` draws `_STARTS` random starts. For each matrix, it runs Newton's
+# method from the best `_FOLLOWED` of them, with at most `_NEWTON_STEPS` steps.
 _STARTS, _FOLLOWED, _NEWTON_STEPS = 128, 4, 12
 
 # in `_independent`, singular values below this count as zero
@@ -32,8 +32,9 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     $A$ is the principal logarithm if that is in the algebra. In a representation of
     high weight it may not be. For example, a rotation of SO(3) by an angle up to $\pi$
     acts on traceless symmetric matrices with twice the angle, up to $2\pi$. In that
-    case `torus_log` finds $A$ in a maximal torus through `Q`. If `Q` is not in the
-    group, $\exp A$ is a point of the group that Newton's method finds close to `Q`.
+    case Newton's method finds $A$, if necessary from a start that `torus_log` computes
+    in a maximal torus through `Q`. If `Q` is not in the group, $\exp A$ is a point of
+    the group that Newton's method finds close to `Q`.
     """
     check_has_numbers(Q, name="Q")
     A = group.algebra_projection(logm_unitary(Q))
@@ -51,10 +52,10 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
 
 
 def with_derivative(Q: Tensor, A: Tensor) -> Tensor:
-    r"""The logarithm `A` of a unitary `Q`, principal or not, as a function of `Q`.
+    r"""A known logarithm `A` of a unitary `Q`, as a differentiable function of `Q`.
 
-    Its derivative has the same formula as for `logm_unitary`, because that formula
-    follows from $\exp A = Q$ alone.
+    `A` need not be the principal logarithm. The formula for the derivative is the one
+    of `logm_unitary`, because it follows from $\exp A = Q$ alone.
 
     Args:
         Q: unitary.
@@ -75,10 +76,10 @@ class _InAlgebra(Implicit):
     r"""A known element `A` of the algebra, with its derivatives as a function of `Q`.
 
     The function is defined by the condition that $\log(e^{-A} Q)$ is normal to the
-    algebra. If `Q` is in the group, `A` is a logarithm of `Q`; else $e^A$ is a point of
-    the group close to `Q`. The derivative of $\exp$ is inverted only within the
-    algebra. On all skew matrices it may be singular: a quarter turn in SO(3) acts on
-    traceless symmetric matrices with the angles $\pi$ and $-\pi$, which differ by
+    algebra. If `Q` is in the group, `A` is a logarithm of `Q`; otherwise $e^A$ is a
+    point of the group close to `Q`. The derivative of $\exp$ is inverted only within
+    the algebra. On all skew matrices it may be singular: a quarter turn in SO(3) acts
+    on traceless symmetric matrices with the angles $\pi$ and $-\pi$, which differ by
     $2 \pi$.
     """
 
@@ -109,7 +110,7 @@ class _InAlgebra(Implicit):
 
 
 def _linearization(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The derivative of $-\log(e^{-A} Q)$ in `A`, and $\log(e^{-A} Q)$."""
+    r"""The derivative of $-\log(e^{-A} Q)$ with respect to `A`, and the logarithm."""
     D = newton_schulz(expm_skew(A).mH @ Q)
     N = logm_unitary(D)
     D, wide_N = D[..., None, :, :], N[..., None, :, :]
@@ -124,7 +125,7 @@ def _units(group: "AbstractGroup", *, like: Tensor) -> Tensor:
 
 
 def _derivatives(A: Tensor, units: Tensor) -> Tensor:
-    r"""$e^{-A} D\exp(A)[U]$ for each $U$ of `units`, stacked along a new axis."""
+    r"""$e^{-A} D\exp(A)[U]$ for each $U$ in `units`, stacked along a new axis."""
     pairs = torch.broadcast_tensors(A[..., None, :, :], units)
     Q, L = frechet(*(x.contiguous() for x in pairs))
     return Q.mH @ L
@@ -171,7 +172,7 @@ def _far(A: Tensor, Q: Tensor) -> Tensor:
 
 
 def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
-    """Logarithms by Newton's method, from `A` and from the best of random starts."""
+    """Logarithms by Newton's method, from `A` and from the best random starts."""
     starts = _starts(units)
     overlap = torch.einsum("sij,mij->ms", expm_skew(starts).conj(), Q).real
     best = overlap.topk(_FOLLOWED, -1).indices
@@ -185,7 +186,7 @@ def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
 def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
     r"""`A` after Newton's method for $\exp A = Q$ in the algebra.
 
-    A step is the $W$ with $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$.
+    A step adds the $W$ with $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$.
     """
     for _ in range(steps):
         J = _components(units, _derivatives(A, units)).mT
@@ -204,7 +205,7 @@ def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
 
 
 def _starts(units: Tensor) -> Tensor:
-    """Random elements of the algebra, of all lengths up to a full turn."""
+    """Random elements of the algebra, with largest angles of up to a full turn."""
     rng = torch.Generator().manual_seed(1)
     c = torch.randn(_STARTS, len(units), dtype=torch.float64, generator=rng)
     radius = 2 * math.pi * torch.rand(_STARTS, dtype=torch.float64, generator=rng)
@@ -236,8 +237,8 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
             angles, measured in full turns.
 
     Returns:
-        The logarithm. None if `Q` is not in the group, or if its angles wind more often
-        than was tried.
+        The logarithm. None if no integers $k_j$ that were tried fit all angles, for
+        example because `Q` is not in the group.
     """
     torus = _torus(Q, units, slack)
     if len(torus) == 0:

@@ -41,9 +41,9 @@ class AbstractManifold(ABC):
 
     #: whether points have a complex dtype
     is_complex: bool
-    #: classes of the maps into this manifold
+    #: classes of the maps that can be used with this manifold
     maps: tuple[type[AbstractMap], ...] = (Exp,)
-    #: whether a geodesic joins any two points
+    #: whether any two points are joined by a geodesic
     is_connected: bool = True
     #: whether orthonormal columns are the only local condition: near a point, every
     #: matrix with orthonormal columns is a point
@@ -61,7 +61,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
-        """Orthogonal projection of any `X` to the tangent space at `Q`."""
+        """Orthogonal projection of any `X` onto the tangent space at `Q`."""
 
     @abstractmethod
     def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class AbstractManifold(ABC):
         """Tangent vector at `Q` whose geodesic ends at `P`; the inverse of `exp`."""
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
-        """Tangent vector at `P` that corresponds to `E`; by default `project(P, E)`."""
+        """The vector `E` transported from `Q` to `P`; by default `project(P, E)`."""
         del Q
         return self.project(P, E)
 
@@ -112,14 +112,14 @@ class AbstractManifold(ABC):
         """
         raise ValueError(
             f"`rank` must be the dimension of a maximal torus; {self} has no `rank`. "
-            f"Define it in the class, with `from_angles` or, in a group, `torus`."
+            f"Define it in the class, and `from_angles` or, in a group, `torus`."
         )
 
     def from_angles(self, theta: Tensor) -> Tensor:
-        """The origin after its coordinate planes are rotated by the angles `theta`."""
+        """The origin, after rotating its coordinate planes by the angles `theta`."""
         del theta
         raise ValueError(
-            f"`theta` must be the angles of a maximal torus; {self} has no such torus. "
+            f"`theta` must be the angles of a maximal torus; {self} has none. "
             f"Use `random` or `origin`."
         )
 
@@ -129,7 +129,7 @@ class AbstractManifold(ABC):
         return math.pi - self.border_distance(B, self.project(B, X))
 
     def angles(self, X: Tensor) -> Tensor | None:
-        """In a group, angles of the skew matrix with coordinates `X`; else None."""
+        """Angles of the skew matrix with coordinates `X`; None except in a group."""
         del X
 
     @abstractmethod
@@ -171,7 +171,7 @@ class AbstractManifold(ABC):
         """Point closest to `X` in the Frobenius norm."""
 
     def polish(self, Q: Tensor) -> Tensor:
-        """`Q` after its rounding error is removed; by default, the nearest point."""
+        """`Q` with its rounding errors removed; by default, the nearest point."""
         return self.nearest(Q)
 
     @abstractmethod
@@ -180,7 +180,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Points from the uniform distribution: all symmetries leave it unchanged.
+        """Points from the uniform distribution, which all symmetries leave invariant.
 
         Args:
             *batch: sizes of the batch axes.
@@ -188,7 +188,7 @@ class AbstractManifold(ABC):
         """
 
     def gaussian(self, *batch: int, **options: Any) -> Tensor:
-        """Standard normal entries in the shape of points; options as for `random`."""
+        """Standard normal arrays, shaped like points; options as in `random`."""
         _check_batch(batch)
         options["dtype"] = self.resolve_dtype(options.get("dtype"))
         return torch.randn(*batch, *self.shape, **options)
@@ -206,7 +206,7 @@ class AbstractManifold(ABC):
         return B.expand_as(like)
 
     def exp(self, Q: Tensor, E: Tensor) -> Tensor:
-        """Point reached from `Q` after unit time along the geodesic of velocity `E`."""
+        """Point reached from `Q` in unit time along the geodesic with velocity `E`."""
         self.check_tensors(Q=Q, E=E)
         return self.retract(Q, E, EXP)
 
@@ -215,7 +215,7 @@ class AbstractManifold(ABC):
         return self.retract(Q, E, retraction)
 
     def frame(self) -> AbstractFrame:
-        """The frame in which an optimizer sees tangent vectors as real arrays."""
+        """The frame in which an optimizer represents tangent vectors as real arrays."""
         return AmbientFrame(self)
 
     def distance(self, Q: Tensor, P: Tensor) -> Tensor:
@@ -250,21 +250,21 @@ class AbstractManifold(ABC):
     def mean(self, Q: Tensor, *, weights: Tensor | None = None) -> Tensor:
         r"""Riemannian mean of points: it minimizes $\sum_i w_i\, d(M, Q_i)^2$.
 
-        The mean is unique if the points lie in a small ball; on SO(3), in a ball with
-        a radius of $\pi / 2$ in angles. Autograd differentiates through all iterations.
+        The mean is unique if the points lie in a small ball; on SO(3), if rotations by
+        less than $\pi / 2$ take one center to all points. Autograd differentiates
+        through all iterations.
 
         Args:
             Q: points. The mean is taken over the first axis; other batch axes stay.
-            weights: one weight for each point, with any sum but 0; equal weights by
-                default.
+            weights: one weight for each point, with a nonzero sum; None for equal ones.
 
         Returns:
             One point for each element of the other batch axes.
 
         Raises:
             TypeError: on the meta device and in FakeTensorMode.
-            ValueError: if there are no points, the weights do not fit or their sum is
-                0, or the iteration does not converge.
+            ValueError: if there are no points, if there is not one weight for each
+                point or their sum is 0, or if the iteration does not converge.
         """
         return mean(self, Q, weights)
 
@@ -285,7 +285,7 @@ class AbstractManifold(ABC):
         return float(torch.where(defect.isnan(), math.inf, defect).max())
 
     def resolve_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
-        """`dtype`, checked. None means torch's default dtype, or its complex form."""
+        """`dtype`, checked; for None, torch's default dtype or its complex version."""
         if dtype is None:
             default = torch.get_default_dtype()
             return default.to_complex() if self.is_complex else default
@@ -309,7 +309,7 @@ class AbstractManifold(ABC):
             want = ", ".join(map(str, self.shape))
             raise ValueError(
                 f"`{name}` must have shape (*batch, {want}) for {self}; "
-                f"got {tuple(Q.shape)}. Use a manifold of the size of the tensor."
+                f"got {tuple(Q.shape)}. Use a manifold that fits the tensor."
             )
         if not self._has_field(Q.dtype):
             raise TypeError(
@@ -338,11 +338,11 @@ class AbstractManifold(ABC):
     def resolve(
         self, retraction: RetractionLike, *, name: str = "retraction"
     ) -> AbstractRetraction:
-        """The retraction with this name, or the retraction itself, after a check.
+        """The retraction, looked up if it is a name, and checked.
 
         Args:
             retraction: a retraction, or its name.
-            name: what to call the argument in the message.
+            name: name of the argument in the error message.
 
         Raises:
             ValueError: if it is not a retraction, or not a map into this manifold.
@@ -352,11 +352,11 @@ class AbstractManifold(ABC):
     def resolve_coordinates(
         self, retraction: MapLike, *, name: str = "retraction"
     ) -> AbstractRetraction | Householder:
-        """The map with this name, or the map itself, if it can parametrize a weight."""
+        """The map, looked up if it is a name. Raise unless it can parametrize."""
         return self._map(retraction, name, _can_parametrize)
 
     def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
-        """The map, from an object or a name. Raise unless `is_able` accepts it."""
+        """The map, looked up if it is a name. Raise unless `is_able` accepts it."""
         phi = parse_map(value, name=name)
         if isinstance(phi, self.maps) and is_able(phi):
             return phi
@@ -390,7 +390,7 @@ def _can_parametrize(phi: AbstractMap) -> bool:
 
 
 def _check_batch(batch: tuple[int, ...]) -> None:
-    """Raise unless `batch` consists of sizes of axes."""
+    """Raise unless `batch` consists of integers that are not negative."""
     if not all(hasattr(size, "__index__") and size >= 0 for size in batch):
         raise TypeError(
             f"`batch` must be sizes, one integer for each axis; got "

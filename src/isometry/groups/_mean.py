@@ -1,4 +1,4 @@
-"""The mean of points of a manifold, by iteration."""
+"""The mean of points on a manifold, by iteration."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Ten
     check_has_numbers(Q, name="Q")
     if Q.ndim == len(manifold.shape) or len(Q) == 0:
         raise ValueError(
-            f"`Q` must have points along a first axis; got shape {[*Q.shape]}."
+            f"`Q` must have points along its first axis; got shape {[*Q.shape]}."
         )
     if weights is None:
         weights = torch.ones(len(Q), dtype=Q.dtype, device=Q.device)
@@ -37,8 +37,8 @@ def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Ten
         if not bool(step > manifold.tolerance(Q.dtype)):
             return M
     raise ValueError(
-        f"`Q` must be points near each other; got points whose mean moved by "
-        f"{float(step):.1e} after {_ITERATIONS} iterations."
+        f"`Q` must be points near each other; got points whose mean still moved "
+        f"by {float(step):.1e} after {_ITERATIONS} iterations."
     )
 
 
@@ -64,10 +64,10 @@ def _check_weights(weights: Tensor, count: int) -> None:
     w = weights.detach().cpu()
     w = w if w.is_complex() else w.double()
     total, size = w.sum().abs(), w.abs().sum()
-    # Weights that cancel leave a sum of rounding errors, about 1e-7 of their sizes in
-    # float32. The condition is written so that NaN fails.
+    # If weights cancel, their sum is only a rounding error: in float32, about 1e-7
+    # times the sum of their sizes. The condition is written so that NaN fails.
     if not bool(total > 1e-6 * size) or not bool(size.isfinite()):
         raise ValueError(
-            f"`weights` must be finite with a sum other than 0, by which they are "
-            f"divided; got the sum {w.sum().item():.2g}. Pass positive weights."
+            f"`weights` must be finite, and their sum, by which they are divided, "
+            f"must not be 0; got the sum {w.sum().item():.2g}. Pass positive weights."
         )

@@ -1,6 +1,6 @@
 """The closest orthogonal or unitary matrix, and norms.
 
-In a batch, a matrix with NaN does not affect the results of the others.
+In a batch, a matrix that contains NaN does not affect the results for the others.
 """
 
 import math
@@ -15,7 +15,7 @@ from isometry.linalg import polar
 from isometry.linalg._implicit import traceable
 from isometry.linalg._polar import PolarFactor
 
-# dimension of the space in which `krylov_norm` looks for the largest angle
+# dimension of the Krylov space in `krylov_norm`
 _KRYLOV = 12
 
 
@@ -26,13 +26,13 @@ def nearest_rotation(X: Tensor) -> Tensor:
     $U \operatorname{diag}(1, \ldots, 1, d) V^H$. For complex `X`, $d = 1$. For real
     `X`, $d$ is the sign that makes the determinant 1: where the polar factor is a
     reflection, the singular vector of the smallest singular value is reversed. A matrix
-    that is not finite gives NaN. The derivative is right even where singular values are
-    equal, as they are for a rotation.
+    that is not finite gives NaN. The derivative is correct even where singular values
+    are equal, as they are for a rotation.
     """
     refuse_nested_forward_mode("nearest")
     finite = is_finite(X)
-    # LAPACK raises for the whole batch if one matrix has NaN, so such a matrix is
-    # replaced by the identity
+    # LAPACK raises for the whole batch if one matrix contains NaN, so replace such a
+    # matrix with the identity
     safe = torch.where(finite, X, identity(X))
     Q = polar(safe) if X.is_complex() else _nearest_rotation(safe)[0]
     return torch.where(finite, Q, math.nan)
@@ -42,7 +42,7 @@ def determinant(Q: Tensor) -> Tensor:
     """The determinant of a unitary matrix, computed without overflow or underflow.
 
     `torch.linalg.det` multiplies the pivots one by one. The first pivots of an
-    orthogonal matrix are small, so in float32 their product is 0 from n = 512 on.
+    orthogonal matrix are small, so in float32 their product underflows from n = 512 on.
     """
     sign, logarithm = torch.linalg.slogdet(Q)
     return sign * logarithm.exp()
@@ -61,7 +61,7 @@ def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     U, s, Vh = torch.linalg.svd(X)
     sign = (determinant(U) * determinant(Vh)).sgn()[..., None]
-    # singular values descend: the last one is the smallest
+    # singular values are in descending order, so the last one is the smallest
     U = torch.cat([U[..., :-1], U[..., -1:] * sign[..., None]], -1)
     s = torch.cat([s[..., :-1], s[..., -1:] * sign], -1)
     return U @ Vh, s, Vh.mH.contiguous()

@@ -29,7 +29,10 @@ class AbstractOrthogonal(AbstractUnrestrictedGroup):
         return self.n // 2
 
     def torus(self, theta: Tensor) -> Tensor:
-        r"""Blocks $\begin{pmatrix} 0 & -\theta \\ \theta & 0 \end{pmatrix}$."""
+        r"""Skew matrix with diagonal blocks, one for each angle.
+
+        $$ \begin{pmatrix} 0 & -\theta \\ \theta & 0 \end{pmatrix} $$
+        """
         lower = theta.new_zeros(*theta.shape[:-1], max(self.n - 1, 0))
         lower[..., : 2 * self.rank : 2] = theta
         A = torch.diag_embed(lower, offset=-1)[..., : self.n, : self.n]
@@ -61,7 +64,7 @@ class SO(AbstractOrthogonal):
         return torch.where(reflection, math.inf, unitarity_defect(Q))
 
     def check_point(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless every `Q` is a rotation. The error says what is wrong."""
+        """Raise unless every `Q` is a rotation. The error names a wrong determinant."""
         self.check_tensor(Q, name=name)
         try:
             super().check_point(Q, name=name)
@@ -91,12 +94,12 @@ class SO(AbstractOrthogonal):
             ) from None
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure, with the last column negated if necessary."""
+        """Samples from the Haar measure; a column is negated if `det Q` is -1."""
         return turn_last_column(super().random(*batch, **options))
 
 
 @dataclass(frozen=True)
-class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives it
+class O(AbstractOrthogonal):  # noqa: E742 - the group's name in every textbook
     r"""Orthogonal group: real $Q^T Q = I$ with determinant $+1$ or $-1$.
 
     $$ \mathfrak{o}(n) = \mathfrak{so}(n), \qquad \dim = n (n-1) / 2. $$

@@ -75,7 +75,7 @@ class Product(AbstractGroup):
         return self._each("algebra_coordinates", A)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
-        """The projection of each block to the algebra of its factor."""
+        """The projection of each block onto the algebra of its factor."""
         return self._each("algebra_projection", X)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
@@ -100,11 +100,11 @@ class Product(AbstractGroup):
         return self._each("nearest", X)
 
     def polish(self, Q: Tensor) -> Tensor:
-        """The polished point of each factor."""
+        """Each block, polished in its factor."""
         return self._each("polish", Q)
 
     def defect(self, Q: Tensor) -> Tensor:
-        """The largest defect of a block, or the norm of all other entries if larger."""
+        """The larger of the blocks' worst defect and the norm of all other entries."""
         blocks = self._blocks(Q)
         outside = torch.linalg.matrix_norm(Q - _block_diagonal(blocks))
         pairs = zip(self.factors, blocks, strict=True)
@@ -112,7 +112,7 @@ class Product(AbstractGroup):
         return torch.stack([outside, *defects]).amax(0)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Matrices whose blocks are independent samples of the factors."""
+        """Matrices whose blocks are independent samples from the factors."""
         return _block_diagonal([f.random(*batch, **options) for f in self.factors])
 
     def _blocks(self, X: Tensor) -> list[Tensor]:
@@ -127,7 +127,7 @@ class Product(AbstractGroup):
 
 
 def _common_maps(factors: Sequence[AbstractGroup]) -> tuple[type[AbstractMap], ...]:
-    """Classes of retractions that every factor has."""
+    """Classes of retractions that can be used with every factor."""
     known = [type(m) for m in KNOWN.values() if isinstance(m, AbstractRetraction)]
     candidates = [AbstractRetraction, *known]
     common = [c for c in candidates if all(issubclass(c, f.maps) for f in factors)]

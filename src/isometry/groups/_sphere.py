@@ -55,7 +55,7 @@ class Sphere(AbstractManifold):
         return self.resolve(retraction).vector(E, Q)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        """Direction from `Q` to `P` times the angle; some direction if `P` is `-Q`."""
+        """Direction from `Q` to `P` (any if `P = -Q`), times the angle between them."""
         self.check_tensors(Q=Q, P=P)
         # project twice: for opposite points the first projection gives mostly rounding
         # errors, and the second makes them tangent
@@ -63,16 +63,16 @@ class Sphere(AbstractManifold):
         sine = torch.linalg.vector_norm(across, dim=-1, keepdim=True)
         cosine = _dot(Q, P)[..., None]
         angle = torch.atan2(sine, cosine)
-        # the direction for opposite points comes from the axis closest to the tangent
-        # space
+        # for opposite points, use the direction of the coordinate axis that is closest
+        # to the tangent space
         with torch.no_grad():
             axis = torch.nn.functional.one_hot(Q.abs().argmin(-1), self.n).to(Q)
             other = self.nearest(self.project(Q, axis))
-        # 20 n eps is more than the rounding error in the sine of two opposite points
+        # more than the rounding error of `sine` for two opposite points
         rounding = 20 * self.n * torch.finfo(Q.dtype).eps
         opposite = (sine <= rounding) & (cosine < 0)
-        # where P = Q, the limit of angle / sine is 1; with it, the derivative in P is a
-        # projection
+        # Where P = Q, angle / sine is 0 / 0, and its limit is 1. With this value, the
+        # derivative with respect to P is the projection onto the tangent space.
         here = (sine == 0) & (cosine > 0)
         ratio = torch.where(here, 1, angle / torch.where(sine == 0, 1, sine))
         near, far = torch.where(opposite, 0, across), torch.where(opposite, other, 0)
@@ -104,7 +104,7 @@ class Sphere(AbstractManifold):
         return (_dot(Q, Q) - 1).abs()
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Uniform unit vectors: Gaussian vectors divided by their lengths."""
+        """Uniformly distributed points: Gaussian vectors divided by their lengths."""
         return self.nearest(self.gaussian(*batch, **options))
 
 

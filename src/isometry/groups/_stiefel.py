@@ -28,9 +28,9 @@ class Stiefel(AbstractUnrestricted):
        \dim_{\mathbb{R}} = nk - k(k+1)/2, \quad \dim_{\mathbb{C}} = 2nk - k^2. $$
 
     This is the quotient of $O(n)$ or $U(n)$, with half of the group's metric, by the
-    subgroup that fixes the first $k$ columns. Square matrices are refused: they form
-    the groups $O(n)$ and $U(n)$, which have another metric and other coordinates. No
-    computation uses $n \times n$ matrices unless $n \le 2k$.
+    subgroup that leaves the first $k$ columns unchanged. Square matrices are refused:
+    they form the groups $O(n)$ and $U(n)$, which have a different metric and different
+    coordinates. No computation uses $n \times n$ matrices unless $n \le 2k$.
 
     Args:
         n: number of rows.
@@ -76,10 +76,10 @@ class Stiefel(AbstractUnrestricted):
         return self.n if self.is_complex else self.n // 2
 
     def from_angles(self, theta: Tensor) -> Tensor:
-        """The first columns of the rotation with these angles."""
-        # The first k columns are zero below the planes that contain them. So a rotation
-        # of size k suffices, or of size k + 1 if the last of these columns shares its
-        # plane with the next one.
+        """The first k columns of the rotation with the angles `theta`."""
+        # A real rotation turns the planes of the axes (1, 2), (3, 4), and so on. So its
+        # first k columns are also columns of a smaller rotation, of size k, or k + 1 if
+        # k is odd, padded with zeros.
         k = self.k
         group = U(k) if self.is_complex else O(k + k % 2)
         columns = group.from_angles(theta[..., : group.rank])[..., :k]
@@ -101,9 +101,9 @@ class Stiefel(AbstractUnrestricted):
     def retract(self, Q: Tensor, E: Tensor, retraction: RetractionLike = EXP) -> Tensor:
         r"""$\phi(A) Q$ with the skew $A$ that moves $Q$ along $E$.
 
-        The maps polar and qr instead take the factors of $Q + E$. They differ from exp
-        in the second order in $E$; polar approximates the geodesics of another metric,
-        the metric of the ambient space.
+        The maps polar and qr instead return the orthonormal factor of $Q + E$. They
+        differ from exp by terms of second order in $E$. Polar approximates the
+        geodesics of another metric, the metric of the ambient space.
         """
         return self.resolve(retraction).tall(E, Q)
 
@@ -118,14 +118,14 @@ class Stiefel(AbstractUnrestricted):
         return retraction.tall(E, Q)
 
     def frame(self) -> AbstractFrame:
-        """A frame that computes without n x n matrices unless n <= 2k."""
+        """`TallFrame`, which uses no n x n matrices; `AmbientFrame` if n <= 2k."""
         return TallFrame(self) if self.n > 2 * self.k else AmbientFrame(self)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        """The logarithm, by iteration in 2k x 2k matrices.
+        """The logarithm, by an iteration on 2k x 2k matrices.
 
-        The geodesic along it is the shortest if the distance between the points is
-        below about 0.9 pi.
+        Its geodesic is the shortest one if the distance between the points is below
+        about 0.9 pi.
         """
         self.check_tensors(Q=Q, P=P)
         return stiefel_log(Q, P)
@@ -143,7 +143,7 @@ class Stiefel(AbstractUnrestricted):
         Omega_E, Omega_F = Q.mH @ E, Q.mH @ F
         E_perp, F_perp = E - Q @ Omega_E, F - Q @ Omega_F
         S = E_perp.mH @ F_perp
-        # the blocks of [X, Y] that do not leave Q fixed: along Q, and orthogonal to Q
+        # the two blocks of [X, Y] that form its part in m: along Q, and orthogonal to Q
         along = Omega_E @ Omega_F - Omega_F @ Omega_E - S + S.mH
         across = E_perp @ Omega_F - F_perp @ Omega_E
         moving = _square(along) / 2 + _square(across)
@@ -156,14 +156,14 @@ class Stiefel(AbstractUnrestricted):
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""$\pi$ minus the norm of the skew matrix that moves `Q` along `E`.
 
-        This distance can be differentiated once.
+        This distance can be differentiated only once.
         """
         return math.pi - spectral_norm(_skew_in_span(Q, E))
 
     def point(
         self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
-        """The retraction along `X`, whose part normal to the manifold has no effect."""
+        """The retraction of `B` along `X`; the normal part of `X` has no effect."""
         return self.resolve(retraction).tall(X, B)
 
 
@@ -174,14 +174,15 @@ def _square(X: Tensor) -> Tensor:
 def _skew_in_span(Q: Tensor, E: Tensor) -> Tensor:
     """The skew matrix that moves `Q` along `E`, in a basis of the span of `Q` and `E`.
 
-    The basis is treated as a constant. When `Q` and `E` change, the singular vectors
-    stay in its span only to first order. So only the first derivative of the singular
-    values is right.
+    The basis is treated as a constant. When `Q` and `E` change, the singular vectors of
+    the skew matrix leave the span of this basis, but that changes the singular values
+    only to second order. So their first derivative is correct, and higher derivatives
+    are not.
     """
     with torch.no_grad():
         frame = torch.linalg.qr(torch.cat([Q, E], -1)).Q
     along = Q.mH @ E
-    # the skew matrix is P - P^H with P = half Q^H, as in `expm_tall`
+    # the skew matrix is half Q^H - Q half^H, as in `expm_tall`
     half = E - Q @ ((along + along.mH) / 4 + along / 2)
     P = frame.mH @ half @ (Q.mH @ frame)
     return _Once.apply(P - P.mH)

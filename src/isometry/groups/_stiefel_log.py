@@ -1,14 +1,14 @@
-r"""Logarithm of the Stiefel manifold with its canonical metric, and its derivative.
+r"""Logarithm on the Stiefel manifold with its canonical metric, and its derivative.
 
 Let $J$ be the derivative of $\exp_Q$ at the tangent vector $E$, and $\Pi$ the
-projection to the vectors normal to the manifold at $Q$. $J$ maps normal vectors to
+projection onto the normal space of the manifold at $Q$. $J$ maps normal vectors to
 zero. Then
 
 $$ M = J^* J + \Pi $$
 
 is symmetric. Where $J$ is invertible on tangent vectors, $M$ is positive definite, and
 $J^{-1} = M^{-1} J^*$. $M$ is never formed: conjugate gradients only need its products
-with matrices of the shape of $Q$.
+with matrices shaped like $Q$.
 """
 
 import math
@@ -25,20 +25,20 @@ from isometry.groups._nearest import determinant, normal_part
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
-# limits on the steps of the first iteration, `_turn`, which converges from far away but
-# slowly; on the steps of Newton's method; and on the number of restarts
+# limits on the steps of `_turn`, which converges slowly, but from far away; on the
+# steps of Newton's method, which comes next; and on the number of restarts
 _TURNS, _SHOTS, _RESTARTS = 20, 30, 20
-# Newton's method has failed if a geodesic ends farther than this, per column, from P
+# Newton's method has failed if a geodesic ends farther from P than this number times k
 _FAR = 1e-12
 
 # Limit on the steps of conjugate gradients for one linear equation M Y = G. A limit is
-# needed because M is singular where J is. Elsewhere the spectrum of M depends on a few
-# angles; the most steps we saw were 40 (8 columns, distance pi).
+# needed because M is singular where J is. Elsewhere the spectrum of M depends on only a
+# few angles, and at most 40 steps were needed (8 columns, distance pi).
 _GRADIENT_STEPS = 200
 
 
 def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
-    r"""Velocity at `Q` of the geodesic that is at `P` after unit time.
+    r"""Velocity at `Q` of the geodesic that reaches `P` after unit time.
 
     Let $N$ be an orthonormal basis of the part of $P$ that is orthogonal to $Q$. The
     span of $(Q, N)$ contains the whole geodesic. In this basis $P$ is the first block
@@ -52,18 +52,19 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     that block smaller, by about the same factor each time. After at most 20 such
     rotations Newton's method solves $\exp_Q(E) = P$ itself. The geodesic is the
     shortest if the distance is below about $0.9 \pi$. Beyond that, the method converged
-    on every pair that was tried, to a geodesic that need not be the shortest.
+    for every pair that we tried, but the geodesic need not be the shortest.
 
     The gradient is tangent, and follows from the implicit function theorem:
     $dE = J^{-1} (dP - D_Q \exp_Q(E)[dQ])$ in the tangent space, with $J$ the derivative
     of $\exp_Q$ at $E$. It has a pole where $J$ is singular, at conjugate points.
-    Derivatives nest to any order and in any mode, except forward over forward. A matrix
-    that is not finite has the logarithm NaN.
+    Derivatives nest to any order and in any mode, except forward over forward. If a
+    matrix is not finite, its logarithm is NaN.
 
     Cost: up to 21 logarithms of $2k \times 2k$ matrices and, beyond a distance of about
     1, a few steps of Newton's method. Each step, and each derivative, solves a linear
-    equation by 5 to 40 steps of conjugate gradients, and each of these costs as much as
-    two backward passes through `expm_tall`. Everything is in double precision.
+    equation with 5 to 40 steps of conjugate gradients, and each of these costs as much
+    as two backward passes through `expm_tall`. All computations are in double
+    precision.
 
     Args:
         Q: matrices with orthonormal columns.
@@ -78,7 +79,7 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
         ValueError: if no geodesic was found.
 
     References:
-        [Zim17] algorithm 1 for the first steps.
+        [Zim17] algorithm 1 for the rotations.
     """
     refuse_nested_forward_mode("log")
     check_has_numbers(P, name="P")
@@ -86,7 +87,7 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     # two Newton-Schulz steps make the columns orthonormal up to rounding in float64
     base, target = (newton_schulz(newton_schulz(X.to(dtype))) for X in (Q, P))
     E = _StiefelLog.apply(*torch.broadcast_tensors(base, target))
-    # a copy, because the caller may write to it, and autograd has saved the original
+    # return a copy: the caller may write to it, but autograd has saved E itself
     return E.to(Q.dtype, copy=True)
 
 
@@ -126,8 +127,8 @@ class _StiefelLog(Implicit):
 def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
     """Logarithms at `Q` of `P`, both of shape `(m, n, k)`.
 
-    The search works with coordinates in an orthonormal basis of the columns of Q and P.
-    The result is converted back.
+    The search uses coordinates in an orthonormal basis of the span of Q and P. The
+    result is converted back.
     """
     n, k = Q.shape[-2:]
     if Q.numel() == 0:
@@ -135,7 +136,8 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
     finite = is_finite(Q) & is_finite(P)
     eye = torch.eye(n, k, dtype=Q.dtype, device=Q.device)
     Q, P = torch.where(finite, Q, eye), torch.where(finite, P, eye)
-    # decompose Q and P together: the part of P orthogonal to Q may not have full rank
+    # Decompose Q and P together. The part of P that is orthogonal to Q may not have
+    # full rank, so it cannot be decomposed alone.
     N = torch.linalg.qr(torch.cat([Q, P], -1)).Q[..., k:]
     # The columns of P are in the span of Q and N only up to rounding. The Newton-Schulz
     # step makes the columns of V orthonormal again.
@@ -145,7 +147,7 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
 
 
 def _turn(V: Tensor, k: int) -> Tensor:
-    """First columns of log V, with V's last columns rotated as in `stiefel_log`."""
+    """First k columns of log V; V's other columns are rotated as in `stiefel_log`."""
     A = logm_unitary(V)
     for _ in range(_TURNS):
         C = A[..., k:, k:]
@@ -169,9 +171,9 @@ def _search(V: Tensor) -> Tensor:
         far = rest > _FAR * k
         if not far.any():
             break
-        # Near a point where the derivative of exp is singular, Newton's method may go
-        # back and forth. Complete V with other columns, which lead to another geodesic,
-        # and start again.
+        # Near a point where the derivative of exp is singular, Newton's method may
+        # oscillate. Complete V with other columns, which lead to another geodesic, and
+        # start again.
         columns = whole[far][..., k:]
         shape = (len(columns), columns.shape[-1], columns.shape[-1])
         X = torch.randn(shape, dtype=V.dtype, generator=rng).to(V.device)
@@ -179,10 +181,10 @@ def _search(V: Tensor) -> Tensor:
         E[far], rest[far] = _shoot(_turn(other, k), V[far])
     if bool((rest > _FAR * k).any()):
         raise ValueError(
-            f"`P` must be joined to `Q` by a geodesic that can be found; got a pair "
-            f"whose iteration stopped {float(rest.max()):.1e} from `P`, above "
-            f"{_FAR * k:.1e}. Points within about 0.9 pi of each other have one: use a "
-            f"point in between."
+            f"`P` must be joined to `Q` by a geodesic that the iteration finds; the "
+            f"iteration stopped {float(rest.max()):.1e} from `P`, above "
+            f"{_FAR * k:.1e}. It converges if the points are closer than about 0.9 pi: "
+            f"go through a point in between."
         )
     return E
 
@@ -213,7 +215,7 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _completion(V: Tensor) -> Tensor:
-    """A square orthogonal matrix with first columns `V`, as close as possible to I."""
+    """A square orthogonal matrix with first columns `V`, as close to I as possible."""
     m, k = V.shape[-2:]
     rest = torch.linalg.qr(V, mode="complete").Q[..., k:]
     U, _, Wh = torch.linalg.svd(rest[..., k:, :])
@@ -221,8 +223,8 @@ def _completion(V: Tensor) -> Tensor:
     whole = torch.cat([V, rest], -1)
     if not V.is_complex() and m > k:
         sign = determinant(whole).sgn()
-        # If the determinant is -1, reverse the direction of the smallest singular
-        # value. This keeps `whole` as close to I as possible.
+        # If the determinant is -1, reflect along the singular vector of the smallest
+        # singular value. No other reflection leaves `whole` closer to I.
         u = U[..., -1:]
         rest = rest + (sign - 1)[..., None, None] * (rest @ u) @ u.mT
         whole = torch.cat([V, rest], -1)
@@ -230,7 +232,7 @@ def _completion(V: Tensor) -> Tensor:
 
 
 def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """The adjoint derivative of `f` at the inputs, applied to `X`.
+    """The adjoint of the derivative of `f` at `inputs`, applied to `X`.
 
     The result can be differentiated again.
     """
@@ -241,10 +243,10 @@ def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, 
 
 
 def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tensor:
-    """The derivative of `f` at the inputs along `Y`; it can be differentiated again."""
+    """The derivative of `f` at `inputs` along `Y`; it can be differentiated again."""
 
-    # `push` is the adjoint of `pull`, which is linear in X, so it is the gradient of
-    # this function. Forward mode would not nest.
+    # `pull` is linear in X, and `push` is its adjoint. So the gradient of this function
+    # is `push`. Forward mode would not nest.
     def along(X: Tensor) -> Tensor:
         pairs = zip(Y, pull(f, X, *inputs), strict=True)
         return torch.stack([_dot(*pair).sum() for pair in pairs]).sum()
@@ -255,7 +257,7 @@ def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tens
 def _linearization(
     Q: Tensor, E: Tensor
 ) -> tuple[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """The exponential of `E`, and functions of X and Y for $J^* X$ and $M Y$.
+    """The exponential of `E`, and two functions that compute $J^* X$ and $M Y$.
 
     The functions share one autograd graph.
     """
@@ -263,7 +265,8 @@ def _linearization(
         E = E.detach().requires_grad_()
         P = expm_tall(E, Q.detach())
         Z = torch.zeros_like(P, requires_grad=True)
-        # J^* Z is linear in Z, so its backward pass applies the adjoint of J^*: J
+        # J^* Z is linear in Z, so its backward pass applies the adjoint of J^*, that is
+        # J
         (pulled,) = torch.autograd.grad(P, E, Z, create_graph=True)
 
     def pull_back(X: Tensor) -> Tensor:
@@ -288,8 +291,8 @@ def conjugate_gradients(
     D, rr = R, _dot(R, R)
     goal = rtol**2 * rr
     for _ in range(_GRADIENT_STEPS):
-        # A matrix that has converged stays as it is. NaN never counts as moving, and
-        # does not affect other matrices.
+        # Matrices that have converged are not updated any more. NaN counts as
+        # converged, and does not affect other matrices.
         moving = rr > goal
         if not bool(moving.any()):
             break
@@ -306,7 +309,7 @@ def _dot(X: Tensor, Y: Tensor) -> Tensor:
 
 
 class _Solve(Implicit):
-    """The solution Y of M Y = G, differentiable to any order in Q, E and G."""
+    """The solution Y of M Y = G, with derivatives of any order in Q, E and G."""
 
     @staticmethod
     def forward(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
@@ -331,7 +334,7 @@ class _Solve(Implicit):
 
 
 def _product(Q: Tensor, E: Tensor, Y: Tensor) -> Tensor:
-    """The product M Y, differentiable in all arguments."""
+    """The product M Y, differentiable with respect to each argument."""
 
     def exp(E: Tensor) -> Tensor:
         return expm_tall(E, Q)

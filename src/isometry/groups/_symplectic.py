@@ -16,7 +16,7 @@ from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
 
 # Angles closer to pi than this get their signs from `Sp._sign`. A smaller number would
-# do as well.
+# work too.
 _BORDER = 0.1
 
 
@@ -74,10 +74,10 @@ class Sp(AbstractClassicalGroup):
 
         The result $A$ is in sp(n). For $\theta$ near $\pi$, $e^{i\theta}$ and
         $e^{-i\theta}$ are nearly equal, so rounding mixes their eigenvectors, and the
-        principal logarithm may not be in the algebra. On the quaternionic subspace of
-        the angles near $\pi$, $Q = -e^L$ with a small $L$, and $A = L + i \pi s$. Here
-        $s$ is the sign of $iL$ or, where $iL$ is zero, the sign of any other element of
-        $i \mathfrak{sp}(n)$.
+        principal logarithm may not be in the algebra. Take the quaternionic subspace
+        spanned by the eigenvectors with angles near $\pm\pi$. On it, $Q = -e^L$ with a
+        small $L$, and $A = L + i \pi s$. Here $s$ is the matrix sign of $iL$ or, where
+        $iL$ is zero, of any other element of $i \mathfrak{sp}(n)$.
         """
         with torch.no_grad():
             A = self._quaternionic_log(Q)
@@ -93,7 +93,8 @@ class Sp(AbstractClassicalGroup):
             return A
         outer, inner = torch.where(border, V, 0), torch.where(border, 0, V)
         inside = (inner * (1j * theta)[..., None, :]) @ inner.mH
-        # projection to the quaternionic subspace of the angles near pi
+        # projection onto the quaternionic subspace spanned by the eigenvectors with
+        # angles near pi or -pi
         Pi = self._quaternionic_part(outer @ outer.mH)
         eye = identity(Q)
         exp_L = eye - Pi - Pi @ torch.where(finite, Q, eye) @ Pi
@@ -109,8 +110,8 @@ class Sp(AbstractClassicalGroup):
         V = frame @ W
         s = (V * eigenvalues.sgn()[..., None, :]) @ V.mH
         s = 1j * self.algebra_projection(-1j * s)
-        # The projection moves the eigenvalues of s off 1 and -1. Each pass of the loop
-        # squares their error.
+        # The projection moves the eigenvalues of s away from 1 and -1. Each pass of the
+        # loop squares their error.
         for _ in range(5):
             s = s + (s - s @ s @ s) / 2
         return s
@@ -134,7 +135,7 @@ class Sp(AbstractClassicalGroup):
         return torch.maximum(unitarity_defect(Q), form)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure: polar factors of Gaussian matrices."""
+        """Samples from the Haar measure: polar factors of Gaussian matrices."""
         return self.nearest(self.gaussian(*batch, **options))
 
     def _quaternionic_part(self, X: Tensor) -> Tensor:

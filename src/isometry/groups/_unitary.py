@@ -47,8 +47,8 @@ class SU(AbstractClassicalGroup):
     $$ \mathfrak{su}(n) = \{ A : A^H = -A, \operatorname{tr} A = 0 \}, \qquad
        \dim = n^2 - 1. $$
 
-    A rational function of such an $A$ need not have determinant 1, so the Cayley map
-    and the Pade approximants are not retractions here.
+    For such an $A$, the Cayley map and the Pade approximants need not have determinant
+    1, so they are not retractions here.
 
     Args:
         n: size of the matrices.
@@ -88,7 +88,7 @@ class SU(AbstractClassicalGroup):
         theta, V = torch.linalg.eigh(-1j * torch.where(is_finite(A), A, 0))
         turns = (theta.sum(-1, keepdim=True) / (2 * math.pi)).round()
         index = torch.arange(self.n, device=theta.device)
-        # theta ascends: reduce the last angles by a full turn, or raise the first ones
+        # theta is in ascending order: lower the last angles by 2 pi, or raise the first
         down = index >= self.n - turns
         up = index < -turns
         theta = theta - 2 * math.pi * (down.to(theta) - up.to(theta))
@@ -96,7 +96,7 @@ class SU(AbstractClassicalGroup):
         return torch.where(turns[..., None] == 0, A, (log - log.mH) / 2)
 
     def torus(self, theta: Tensor) -> Tensor:
-        r"""$\operatorname{diag}(i \theta)$, after subtracting the mean angle."""
+        r"""$\operatorname{diag}(i \theta)$, with the mean angle subtracted."""
         return _traceless(super().torus(theta))
 
     def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
@@ -107,13 +107,13 @@ class SU(AbstractClassicalGroup):
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor, divided by an n-th root of its determinant.
 
-        The n-th root that is nearest to 1 is used. The distance from this point to the
-        point closest to `X` is of second order in the distance from `X` to the group.
+        The n-th root nearest to 1 is used. This is not exactly the point closest to
+        `X`: the two differ to second order in the distance from `X` to the group.
         """
         return _unit_determinant(polar(X))
 
     def polish(self, Q: Tensor) -> Tensor:
-        """One Newton-Schulz step, after which the determinant is made 1."""
+        """One Newton-Schulz step, and then a scaling to determinant 1."""
         return _unit_determinant(newton_schulz(Q))
 
     def defect(self, Q: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class SU(AbstractClassicalGroup):
         return torch.maximum(unitarity_defect(Q), wrong_phase)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure: samples of U(n) with a corrected last column."""
+        """Samples from the Haar measure on U(n), with the last column corrected."""
         Q = turn_last_column(q_factor(self.gaussian(*batch, **options)))
         return self.polish(Q)
 
@@ -174,7 +174,7 @@ class Torus(AbstractClassicalGroup):
         return torch.linalg.matrix_norm(Q - self.nearest(Q))
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Independent uniform phases."""
+        """Diagonal matrices with independent, uniformly distributed phases."""
         return self.nearest(self.gaussian(*batch, **options))
 
 

@@ -34,5 +34,5 @@ class AbstractUnrestricted(AbstractManifold):
         return unitarity_defect(Q)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Uniform points (in a group, the Haar measure): Q factors of Gaussians."""
+        """Uniformly distributed points: Q factors of Gaussian matrices."""
         return q_factor(self.gaussian(*batch, **options))

@@ -14,7 +14,7 @@ MapLike = AbstractMap | str
 #: a retraction, or its name
 RetractionLike = AbstractRetraction | str
 
-#: one map of each class; "pade-m" stands for all degrees
+#: one map of each class, keyed by name; "pade-m" stands for all degrees
 KNOWN: dict[str, AbstractMap] = {
     "exp": Exp(),
     "cayley": Cayley(),
@@ -26,7 +26,7 @@ KNOWN: dict[str, AbstractMap] = {
 
 
 def parse_map(value: object, *, name: str = "retraction") -> AbstractMap | None:
-    """The map with this name, or the map itself; None if there is no such name.
+    """The map itself, or the map with this name; None if `value` is neither.
 
     Raises:
         ValueError: if the name is "pade" without a degree.
@@ -40,7 +40,7 @@ def parse_map(value: object, *, name: str = "retraction") -> AbstractMap | None:
         return KNOWN.get(value)
     if not degree.isdecimal() or int(degree) < 1:
         raise ValueError(
-            f"`{name}` must name the degree of Pade's approximant, as in 'pade-3'; "
+            f"`{name}` must name the degree of the Pade approximant, as in 'pade-3'; "
             f"got {value!r}. Degree 1 is the Cayley map."
         )
     return Pade(int(degree))

@@ -8,11 +8,11 @@ from torch import Tensor
 from isometry.linalg import skew
 from isometry.linalg._tall import tall_map
 
-# Above this length, roughly in radians, a step is long, and no formula for short steps
-# is used. There are three such formulas. `increment` has a rounding error in proportion
-# to the step, but only for short steps. In long steps, the Cholesky factor in
-# `QR.factor` loses digits that Householder's decomposition keeps. `TallFrame` leaves
-# long steps to `Stiefel.step`.
+# Steps above this length, roughly in radians, count as long. They are computed without
+# the formulas for short steps, of which there are three: `increment`, whose rounding
+# error is in proportion to the step only for short steps; the Cholesky factor in
+# `QR.factor`, which loses digits in long steps that Householder's decomposition keeps;
+# and the formula of `TallFrame`, which leaves long steps to `Stiefel.step`.
 LONG_STEP = 1.0
 
 
@@ -20,8 +20,9 @@ class AbstractMap(ABC):
     """A map from free coordinates to matrices with orthonormal columns.
 
     There are two kinds: `Householder` and `AbstractRetraction`. To write your own map,
-    derive it from one of them. Subclasses are frozen dataclasses: equal if they denote
-    the same map, and hashable. A manifold lists in `maps` the classes of maps into it.
+    subclass one of them. Subclasses are frozen dataclasses: equal if they denote the
+    same map, and hashable. The attribute `maps` of a manifold lists the classes that it
+    accepts.
     """
 
     #: name of the map in options, messages and checkpoints
@@ -34,10 +35,10 @@ class AbstractRetraction(AbstractMap):
     r"""A map from skew to orthogonal or unitary matrices, $\phi(A) = I + A + O(A^2)$.
 
     To write your own, give it a `name` and the method `at_identity`, which must be
-    differentiable and take batches. By default there is no `inverse`. The other methods
-    have defaults that are right but may be slow: override them where there is a better
-    formula. `isometry.testing.check_map` checks `at_identity`, `inverse`, `order` and
-    `is_equivariant`.
+    differentiable and accept batches. By default there is no `inverse`. The other
+    methods have defaults that are correct but may be slow: override them where there is
+    a better formula. `isometry.testing.check_map` checks `at_identity`, `inverse`,
+    `order` and `is_equivariant`.
     """
 
     #: whether the map commutes with rotations, $\phi(V A V^H) = V \phi(A) V^H$
@@ -46,7 +47,7 @@ class AbstractRetraction(AbstractMap):
     order: float = 2.0
     #: whether the map is the exponential itself, whose inverse is the logarithm
     is_exponential: bool = False
-    #: whether the map takes a point Q to a factor of $Q + E$; `factor` computes it
+    #: whether the map takes $Q$ to a factor of $Q + E$, which `factor` computes
     is_factor: bool = False
 
     @abstractmethod
@@ -57,7 +58,7 @@ class AbstractRetraction(AbstractMap):
         r"""The smallest skew $A$ with $\phi(A) = Q$.
 
         Raises:
-            ValueError: if the map has no inverse, or `Q` is out of its reach.
+            ValueError: if the map has no inverse, or does not reach `Q`.
         """
         del Q
         raise ValueError(
@@ -76,7 +77,7 @@ class AbstractRetraction(AbstractMap):
         The matrix `A` is defined in `isometry.linalg.expm_tall`; the part of `X` that
         is normal to the manifold at `B` has no effect. If `B` is None, the first
         columns of the identity are used. This implementation computes with n x n
-        matrices; subclasses may have a faster one.
+        matrices; subclasses may override it with a faster one.
         """
         return tall_map(X, B, of_skew=lambda A, k: self.at_identity(A)[..., :k])
 
@@ -100,8 +101,8 @@ class AbstractRetraction(AbstractMap):
     def quotient(self, M: Tensor, R: Tensor, norm: float) -> Tensor | None:
         r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for short steps.
 
-        `M` is similar to a skew matrix whose norm is at most `norm`, below 1. The
-        result needs no gradient.
+        `M` is similar to a skew matrix whose norm is at most `norm`, which is below 1.
+        The result needs no gradient.
 
         Returns:
             The product; None if the map has no such formula.
@@ -116,10 +117,10 @@ class AbstractRetraction(AbstractMap):
         raise NotImplementedError
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The angle by which $\phi$ rotates a plane, for each `theta`, and its slope.
+        r"""The angle by which $\phi$ rotates a plane, and its derivative in `theta`.
 
-        This is $\varphi$ in $\phi(i\theta) = e^{i\varphi(\theta)}$, up to full turns,
-        and its derivative. Only a map with `is_equivariant` has such a function.
+        This is $\varphi$ in $\phi(i\theta) = e^{i\varphi(\theta)}$, up to full turns.
+        Only a map with `is_equivariant` has such a function.
         """
         with torch.enable_grad():
             theta = theta.detach().requires_grad_()

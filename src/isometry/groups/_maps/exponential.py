@@ -27,8 +27,8 @@ class Exp(AbstractRetraction):
     The number of products depends on the angles. So the host reads a bound on the
     angles, for which it must wait if the matrix is on an accelerator. With `reach` it
     does not wait: the number of products is fixed, so a CUDA graph can be captured, and
-    the accelerator itself checks the angles. A matrix out of reach becomes NaN, in
-    value and gradient. The check costs two products. It uses a rigorous bound, which is
+    the accelerator itself checks the angles. For a matrix out of reach, value and
+    gradient are NaN. The check costs two products. It uses a rigorous bound, which is
     above the largest angle: for random matrices by 6 percent at n = 64, and by 30
     percent at n = 1024. Choose `reach` larger by that much.
 
@@ -80,7 +80,7 @@ class Exp(AbstractRetraction):
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
         r"""$\cos(t)\, q + \sin(t)\, e / t$ with $t = \lVert e \rVert$."""
         s = (E * E).sum(-1, keepdim=True)
-        # the square root has no derivative at 0, but cos(t) and sin(t) / t do
+        # t = sqrt(s) has no derivative at s = 0, but cos(t) and sin(t) / t have one
         t = torch.where(s == 0, 1, s).sqrt()
         cosine = torch.where(s == 0, 1 - s / 2, t.cos())
         sinc = torch.where(s == 0, 1 - s / 6, t.sin() / t)
@@ -94,15 +94,15 @@ class Exp(AbstractRetraction):
            + \tfrac1{120} A^2 + \tfrac1{720} A^3 \bigr). $$
 
         A bound on the angles decides which formula is used. Cost: in single precision,
-        two products up to angle 0.1 and three up to 0.35; in double precision, up to
-        0.0019 and 0.02.
+        two products up to an angle of 0.1, and three up to 0.35. In double precision,
+        these limits are 0.0019 and 0.02.
         """
         if self.reach is not None:
             return None
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
         # This first test is cheaper than `bound`. For a random matrix the norm is 1 to
-        # 1.2 times n^(1/4) `bound`. So if the norm is larger than n^(1/4) `longest`,
-        # then `bound` is close to `longest` or above.
+        # 1.2 times n^(1/4) * `bound`. So if the norm is above n^(1/4) * `longest`, then
+        # `bound` is above `longest`, or only slightly below.
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:
@@ -123,7 +123,7 @@ class Exp(AbstractRetraction):
         return None
 
     def quotient(self, M: Tensor, R: Tensor, norm: float) -> Tensor:
-        r"""$\sum_j M^j R / (j + 1)!$ to the unit roundoff, by Horner's rule."""
+        r"""$\sum_j M^j R / (j + 1)!$ up to the unit roundoff, by Horner's rule."""
         degree, term = 1, norm / 2
         while term > torch.finfo(M.dtype).eps / 4:
             degree += 1
@@ -134,7 +134,7 @@ class Exp(AbstractRetraction):
         return X
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """The angle itself, with the slope 1."""
+        """The angle `theta` itself, and its derivative, which is 1."""
         return theta, torch.ones_like(theta)
 
 
@@ -145,7 +145,7 @@ def samuelson_bound(A: Tensor, A2: Tensor) -> float:
     among them is at most $m + s \sqrt{(n - r)/r}$. Here the numbers are $\theta^2$,
     with the sum $\lVert A \rVert_F^2$ and the sum of squares $\lVert A^2 \rVert_F^2$.
     If $A$ is real, its angles come in pairs, so $r = 2$. For a random matrix the bound
-    is about $(n/32)^{1/4}$ times too large.
+    is too large by a factor of about $(n/32)^{1/4}$.
     """
     n, r = A.shape[-1], 1 if A.is_complex() else 2
     mean = torch.linalg.matrix_norm(A).square() / n

@@ -27,7 +27,7 @@ class AbstractFactor(AbstractRetraction):
 
     @abstractmethod
     def of(self, X: Tensor) -> Tensor:
-        """The orthonormal factor of a matrix of full rank, differentiable in `X`."""
+        """The orthonormal factor of a matrix `X` of full rank, with its derivative."""
 
     def at_identity(self, A: Tensor) -> Tensor:
         """The orthonormal factor of $I + A$."""
@@ -125,11 +125,11 @@ class QR(AbstractFactor):
 
 
 def q_factor(X: Tensor) -> Tensor:
-    """Q of X = QR with a positive diagonal of R, which makes Q unique.
+    """The factor Q of X = QR, made unique by a positive diagonal of R.
 
     If a rotation multiplies X from the left, it multiplies Q too. The distribution of a
-    Gaussian matrix does not change under rotations, so its Q is uniform. The Q that
-    LAPACK computes is not uniform.
+    Gaussian matrix does not change under rotations, so its Q is uniformly distributed.
+    The Q that LAPACK computes is not.
     """
     Q, R = torch.linalg.qr(X)
     phase = R.diagonal(dim1=-2, dim2=-1).detach().sgn()
@@ -149,9 +149,9 @@ class Householder(AbstractMap):
     name = "householder"
 
     def product(self, V: Tensor) -> Tensor:
-        """The product of the reflections along the columns of `V`, as many columns."""
+        """First k columns of the product of reflections along the k columns of `V`."""
         return householder(V, columns=V.shape[-1])
 
     def vectors(self, Q: Tensor) -> tuple[Tensor, Tensor]:
-        """The vectors whose product is `Q` up to phases of its columns; the phases."""
+        """Vectors and phases: the product of the reflections and phases is `Q`."""
         return reflections(Q)

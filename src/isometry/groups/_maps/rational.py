@@ -33,7 +33,7 @@ class AbstractRational(AbstractRetraction):
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
         r"""$r_m(A) B$, factor by factor, without n x n matrices if $n > 2k$.
 
-        With $X_\perp$, $\Omega$ and $S$ of `isometry.linalg.expm_tall`, if $n > 2k$,
+        If $n > 2k$, with $X_\perp$, $\Omega$ and $S$ as in `isometry.linalg.expm_tall`,
 
         $$ Y = B C + X_\perp D, \qquad \begin{pmatrix} C \\ D \end{pmatrix} =
            r_m \begin{pmatrix} \Omega & -S \\ I & 0 \end{pmatrix}
@@ -69,7 +69,7 @@ class AbstractRational(AbstractRetraction):
         return R + nan_unless_finite(M2)
 
     def increment(self, A: Tensor) -> Tensor | None:
-        r"""$r_m(A) - I$, or None if a matrix is longer than about `LONG_STEP`."""
+        r"""$r_m(A) - I$, or None if the norm of a matrix is above about `LONG_STEP`."""
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * LONG_STEP:
@@ -79,7 +79,7 @@ class AbstractRational(AbstractRetraction):
     def quotient(self, M: Tensor, R: Tensor, norm: float) -> Tensor:
         r"""$\rho(M) R$ with $\rho(x) = (r_m(x) - 1) / x$, factor by factor.
 
-        A factor of $r_m$ is $I + 2 u M N$ with the inverse $N$ of $I - u M + w M^2$.
+        A factor of $r_m$ is $I + 2 u M N$ with $N = (I - u M + w M^2)^{-1}$.
         """
         del norm
         eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
@@ -94,7 +94,7 @@ class AbstractRational(AbstractRetraction):
         return sum(terms[1:], start=terms[0])
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Twice the argument of the numerator of $r_m(i\theta)$, and its slope."""
+        r"""Twice the argument of $r_m(i\theta)$'s numerator, and its derivative."""
         return pade_phase(theta, self.degree)
 
 
@@ -102,8 +102,8 @@ class AbstractRational(AbstractRetraction):
 class Cayley(AbstractRational):
     r"""The Cayley map, $(I + A/2)(I - A/2)^{-1}$, at the cost of one inverse.
 
-    It is the Pade approximant of degree 1. It is one to one, and never reaches the
-    eigenvalue $-1$.
+    It is the Pade approximant of degree 1. It is one-to-one, and its values never have
+    the eigenvalue $-1$.
     """
 
     name = "cayley"
@@ -138,11 +138,11 @@ class Pade(AbstractRational):
         object.__setattr__(self, "order", 2.0 * self.degree + 1)
 
     def at_identity(self, A: Tensor) -> Tensor:
-        """The approximant, without squarings."""
+        """The approximant of `A` itself, without scaling and squaring."""
         return pade(A, degree=self.degree)
 
     def inverse(self, Q: Tensor) -> Tensor:
-        """The inverse, by the logarithm. It has no gradient: a backward pass raises."""
+        """The inverse, from the logarithm. It has no gradient: `backward` raises."""
         return _NoGradient.apply(Q, self.degree)
 
 
