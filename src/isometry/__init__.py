@@ -1,7 +1,7 @@
 """Orthogonal and unitary constraints for PyTorch.
 
 Names are imported on first use (PEP 562). So `import isometry` does not import torch,
-and the command line starts at once.
+and the command line starts quickly.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""`python -m isometry`: the command line, also for torchrun."""
+"""The command line as a module, for `python -m isometry` and `torchrun -m isometry`."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Checks of arguments, made once at the public boundary.
+"""Argument checks, made once, in the public functions.
 
 Error messages read "`name` must <condition>; got <value>.", followed by a remedy if
 there is one. NaN and infinity are errors only in `check_skew`. The other checks accept
-a matrix that contains them, and functions of such a matrix return NaN.
+a matrix that contains NaN or infinity, and the result for this matrix is then NaN.
 """
 
 import torch
@@ -22,7 +22,7 @@ def check_is_tensor(X: Tensor, *, name: str) -> None:
 
 def check_matrix(X: Tensor, *, name: str) -> None:
     """Raise unless `X` is a batch of real or complex matrices."""
-    # tested here too, to save a call: every exponential runs this check
+    # this test saves a call of `check_is_tensor` in every exponential
     if not isinstance(X, Tensor):
         check_is_tensor(X, name=name)
     if not (X.is_floating_point() or X.is_complex()):
@@ -57,7 +57,7 @@ def check_tall(X: Tensor, *, name: str) -> None:
 
 
 def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
-    """Raise unless `X` and `Y` agree in shape, dtype and device."""
+    """Raise unless `X` and `Y` have the same shape, dtype and device."""
     for what in ("shape", "dtype", "device"):
         ours, theirs = getattr(X, what), getattr(Y, what)
         if ours != theirs:
@@ -70,7 +70,7 @@ def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
 
 
 def check_has_numbers(X: Tensor, *, name: str) -> None:
-    """Raise for meta and fake tensors, which have no numbers."""
+    """Raise for meta and fake tensors, which have a shape but no numbers."""
     if is_fake(X):
         device = "on the meta device" if X.is_meta else "in FakeTensorMode"
         raise TypeError(
@@ -85,7 +85,7 @@ def check_flags(**flags: bool) -> None:
     A value of another type is often an argument in the wrong position.
 
     Args:
-        **flags: the value of each argument, under the argument's name.
+        **flags: the arguments to check, passed by their names.
 
     Raises:
         TypeError: if a value is not a bool.
@@ -108,7 +108,7 @@ def check_size(n: int, *, least: int = 0) -> None:
 
 
 def unitary_bound(n: int, dtype: torch.dtype) -> float:
-    r"""Largest defect that counts as rounding: $10\, n \max(4, \sqrt n)\, \varepsilon$.
+    r"""Largest defect accepted as rounding: $10\, n \max(4, \sqrt n)\, \varepsilon$.
 
     The defect of a matrix $Q$ with $n$ rows is $\lVert Q^H Q - I \rVert_F$.
     """
@@ -124,8 +124,8 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
     r"""Raise unless $\lVert A + A^H \rVert_F \le 4 \varepsilon \lVert A \rVert_F$.
 
     The functions of skew matrices neither project nor check their arguments, because
-    this check costs a pass over the matrix and a device synchronization. Call it when
-    in doubt.
+    this check costs a pass over the matrix and a device synchronization. Call
+    `check_skew` when in doubt.
 
     Args:
         A: the matrices to check.
@@ -133,15 +133,15 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
 
     Raises:
         TypeError: on the meta device and in FakeTensorMode.
-        ValueError: if a matrix is not skew, or not finite; the message has the defect
-            and its bound.
+        ValueError: if a matrix is not skew, or not finite; the message states the
+            defect and its bound.
     """
     check_square(A, name=name)
     if A.numel() == 0:
         return
     check_has_numbers(A, name=name)
     defect = torch.linalg.matrix_norm(A + A.mH)
-    # X - X^H is skew to the last bit. The 4 eps are for Q^H G - G^H Q, where the two
+    # X - X^H is skew to the last bit. The 4 eps allow for Q^H G - G^H Q, where the two
     # products are rounded separately.
     bound = 4 * torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A)
     # written so that NaN counts as bad
@@ -156,12 +156,12 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
 
 
 def is_finite(X: Tensor) -> Tensor:
-    """Whether all entries of each matrix are finite, of shape `(*batch, 1, 1)`."""
+    """Whether all entries of each matrix are finite, in shape `(*batch, 1, 1)`."""
     return X.isfinite().all(-1).all(-1)[..., None, None]
 
 
 def nan_unless_finite(X: Tensor) -> Tensor:
-    """Zero for each matrix, or NaN if it has an entry that is not finite.
+    """Zero for each matrix whose entries are all finite, and NaN for the others.
 
     The result is also NaN if the sum of the entries overflows. Several maps add these
     numbers to their results, because LAPACK may return finite numbers for a matrix that

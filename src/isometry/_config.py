@@ -12,10 +12,10 @@ from pathlib import Path
 def show_config() -> None:
     """Print five lines about the versions and libraries in use, for a bug report.
 
-    The lines show the versions, the BLAS of torch, where the C kernels come from, the
+    The lines show the versions, torch's BLAS, where the C kernels come from, the
     threads, and the cache folder for kernels that were built on this machine. The
     kernels come from a `wheel`, from the `cache`, or were `built just now`. If there
-    are `none`, the line says why.
+    are no kernels, the line says `none` and why.
     """
     import torch
 
@@ -64,7 +64,7 @@ def processor() -> str:
 
 
 def blas(build: str) -> str:
-    """The name of the library that multiplies matrices, with its version if known.
+    """The name of torch's BLAS library, with its version if known.
 
     Args:
         build: the result of `torch.__config__.show()`.

@@ -1,8 +1,8 @@
-"""Declarations of the manifold of a tensor, stored in the module that owns the tensor.
+"""The declared manifolds of tensors, stored in the module that owns the tensor.
 
-An attribute of the parameter would be lost in a deepcopy, a load from the meta device
-or FSDP, because all three make new parameters. So the declarations are an attribute of
-the module, with the manifolds by the names of the parameters.
+An attribute of the parameter would not survive a deepcopy, a load from the meta device,
+or FSDP, because all three create new parameters. So the declarations are an attribute
+of the module, which maps parameter names to manifolds.
 """
 
 import functools
@@ -20,9 +20,9 @@ from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold, check_is_manifold
 
 _ATTRIBUTE = "_isometry_manifolds"
-# All declarations made by `declare`. Our hook, which runs before the step of any
-# optimizer, goes through all declarations, since torch does not say which modules an
-# optimizer trains.
+# The declarations of all modules on which `declare` was called. Our hook, which runs
+# before the step of any optimizer, checks all of them, since torch does not say which
+# modules an optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
 
 
@@ -31,13 +31,13 @@ class Declarations:
     """The declared manifolds of one module's tensors.
 
     A copy of the module, made by `copy.deepcopy` or loaded from a file, has its own
-    declarations, which refer to the parameters of the copy. So the steps of optimizers
-    are guarded for the copy too.
+    declarations, which refer to the parameters of the copy. So an optimizer that trains
+    the copy is checked too.
 
     Args:
         parameters: the dictionary in which torch stores the module's parameters.
-        manifolds: the manifolds by the names of the tensors.
-        guarded: whether an optimizer that ignores the manifolds must raise.
+        manifolds: maps the names of tensors to their manifolds.
+        guarded: whether optimizers that ignore the manifolds raise before a step.
     """
 
     parameters: dict[str, nn.Parameter | None]
@@ -64,8 +64,8 @@ def declare(
 
     This is for the optimizers of `isometry.optim`, which move the parameter along its
     manifold. The parameter must already be a point of the manifold. Any other optimizer
-    raises before its first step, also for the parameters of a copy of the module. Other
-    writes to the parameter, such as those of `AveragedModel`, are not noticed. The
+    raises before its first step, even if it trains a copy of the module. Writes to the
+    parameter by anything else, such as `AveragedModel`, are not noticed. The
     alternative is `isometry.constrain`, which works with any optimizer, and makes this
     declaration itself.
 
@@ -73,14 +73,14 @@ def declare(
         module: the module that owns the parameter.
         name: name of the parameter. `declare(module, manifold)` declares "weight".
         manifold: the manifold of the parameter. Leading axes of the parameter are batch
-            axes. A wide matrix with orthonormal rows counts as its transpose.
+            axes. A wide matrix with orthonormal rows is treated as its transpose.
 
     Returns:
         The module.
 
     Raises:
         TypeError: if there is no such parameter, or it is real and the manifold is
-            complex, or the other way round.
+            complex, or vice versa.
         ValueError: if the parameter is constrained already, or is not a point of the
             manifold.
     """
@@ -106,7 +106,10 @@ def declare(
 def name_and_manifold(
     name: str | AbstractManifold, manifold: AbstractManifold | None, *, function: str
 ) -> tuple[str, AbstractManifold]:
-    """The name and the checked manifold; in the short form, the name is "weight"."""
+    """The arguments of a call in its long form: a name and a manifold.
+
+    In the short form, the argument `name` is the manifold, and the name is "weight".
+    """
     if not isinstance(name, str):
         if manifold is not None:
             raise TypeError(
@@ -139,8 +142,8 @@ def record(
     manifolds.pop(name, None)
     if manifold is not None:
         manifolds[name] = manifold
-    # A module without declarations has no such attribute. So after `isometry.fold`, a
-    # pickled module can be loaded where isometry is not installed.
+    # A module without declarations does not get the attribute. So after
+    # `isometry.fold`, a pickled module can be loaded where isometry is not installed.
     if manifolds:
         guarded = guarded or (before is not None and before.guarded)
         new = Declarations(vars(module)["_parameters"], manifolds, guarded)
@@ -194,8 +197,8 @@ def declared_parameters(
 def guard_steps() -> None:
     """Make every optimizer that ignores a declared manifold raise before its step.
 
-    Torch's optimizers accept options of a parameter group that they do not know, such
-    as `manifold`. Without this check, their steps would silently leave the manifold.
+    Torch's optimizers accept unknown options in a parameter group, such as `manifold`.
+    Without this check, their steps would silently move the parameter off its manifold.
     """
     # so that a compiled step does not trace the hook
     eager: Any = torch.compiler.disable

@@ -1,8 +1,8 @@
 """The real dtypes in which matrices are computed, and their constants.
 
 A new dtype needs a row in `PRECISIONS`, and a set of schemes from
-tools/generate_schemes.py. To be computed in C, it also needs an instance of the C
-sources.
+tools/generate_schemes.py. To be supported in C, it also needs an instantiation of the C
+sources, such as those at the end of c/matrices.c.
 """
 
 import ctypes
@@ -16,16 +16,16 @@ class Precision(NamedTuple):
     """The numbers and names that belong to one dtype.
 
     Attributes:
-        suffix: the end of the names of the C functions for this dtype.
+        suffix: the suffix of the C functions for this dtype.
         c_type: the C type of a number.
         gemm: the name of the BLAS function that multiplies matrices.
         pade_degree: the degree of the Pade approximant of the exponential [AMH09a].
-        taylor_blocks: a quarter of the degree of Taylor's polynomial in `expm_tall`.
+        taylor_blocks: a quarter of the degree of the Taylor polynomial in `expm_tall`.
             At norm 1.3, the error of the derivative is 1.3^degree / degree!, which is
             below eps / 2: 5e-8 at degree 12, 8e-17 at degree 20.
-        taylor_angles: the largest angles at which Taylor's polynomials of degree 4 and
-            of degree 6 equal the exponential to eps. Their remainders are theta^5 / 5!
-            and theta^7 / 7!.
+        taylor_angles: the largest angles at which the Taylor polynomials of degree 4
+            and of degree 6 equal the exponential up to an error of eps. Their
+            remainders are theta^5 / 5! and theta^7 / 7!.
     """
 
     suffix: str
@@ -55,7 +55,7 @@ PRECISIONS: dict[torch.dtype, Precision] = {
     ),
 }
 
-# Weights may have these dtypes. But they are computed in wider ones, because LAPACK and
+# Weights may have these dtypes, but they are computed in float32, because LAPACK and
 # cuSOLVER have no routines for half precision.
 HALF = (torch.float16, torch.bfloat16)
 

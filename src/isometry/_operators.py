@@ -1,4 +1,4 @@
-"""Operators for computations that depend on the numbers in their tensors.
+"""Custom operators for computations that depend on the numbers in a tensor.
 
 A compiler records a graph before the numbers are known, and tensors on the meta device
 or in FakeTensorMode have no numbers at all.
@@ -15,21 +15,21 @@ from isometry._torch import in_forward_mode, is_fake
 
 
 def needs_operator(X: Tensor) -> bool:
-    """Whether a computation that depends on the numbers in X must be an operator.
+    """Whether a computation that depends on the numbers in X must be a custom operator.
 
-    This is true in a graph, and for tensors without numbers. But in forward mode it is
-    false, except on the meta device: an operator would drop the tangent, and the graph
-    would continue with a tangent of zero.
+    This is true while a graph is recorded, and for tensors without numbers. But in
+    forward mode it is false, except on the meta device: an operator would drop the
+    tangent, and the graph would continue with a tangent of zero.
     """
     in_graph = torch.compiler.is_compiling() or is_fake(X)
     return X.is_meta or (in_graph and not in_forward_mode())
 
 
 def largest(X: Tensor, *, unknown: float) -> float:
-    """The largest entry of X as a number, or `unknown` if X has no numbers.
+    """The largest entry of X as a float, or `unknown` if X has no numbers.
 
-    If `unknown` is returned, the caller must choose operations that are right for every
-    value, since the operations may be recorded as a program that runs later.
+    If `unknown` is returned, the caller must choose operations that are correct for all
+    values of X, since the operations may be recorded as a program that runs later.
     """
     return unknown if is_fake(X) else float(X.max())
 
@@ -63,14 +63,14 @@ def opaque(
 ) -> Callable[..., Any]:
     """Register a differentiable operator that compilers call but do not trace.
 
-    A compiler cannot trace a computation that depends on numbers, such as the choice of
-    a polynomial. Its graph calls the operator instead, and the operator reads the
-    numbers when the graph runs. Torch derives the schema from the annotations of
-    `forward` and `adjoint`.
+    A compiler cannot trace a computation that depends on the numbers in a tensor, such
+    as the choice of a polynomial. The compiled graph calls the operator instead, and
+    the operator reads the numbers when the graph runs. Torch derives the schema from
+    the annotations of `forward` and `adjoint`.
 
-    Only the first arguments get gradients, as many as `adjoint` returns. These
-    arguments must have the shape of the first output, and their gradients must be
-    contiguous.
+    If `adjoint` returns m gradients, they are for the first m arguments; the other
+    arguments get none. The first m arguments must have the shape of the first output,
+    and their gradients must be contiguous.
 
     Args:
         name: the operator is called `isometry::name`, and its gradient

@@ -1,11 +1,11 @@
-"""The defect of orthonormal columns, and the Newton-Schulz step that squares it."""
+"""The defect, which is zero for orthonormal columns, and steps that square it."""
 
 import torch
 from torch import Tensor
 
 
 def identity(X: Tensor) -> Tensor:
-    """The identity with as many rows as `X` has columns, in its dtype and device."""
+    """The k x k identity, for `X` with k columns, in the dtype and device of `X`."""
     return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
 
 
@@ -29,5 +29,5 @@ def newton_schulz(Q: Tensor) -> Tensor:
 
 
 def after_newton_schulz(e: float) -> float:
-    """A bound on the norm of the defect after `newton_schulz`, if it was `e` before."""
+    """A bound on the norm of the defect after `newton_schulz`; before, it is `e`."""
     return e * e * (3 + e) / 4

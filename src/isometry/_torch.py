@@ -2,34 +2,45 @@ r"""Every private name of torch that this library uses.
 
 Torch has no public way to ask which of its transforms and modes are active, nor how
 many owners a storage has. Torch 2.7.1, 2.10.0, 2.13.0 and 2.15.0 have all names below,
-except that 2.7.1 lacks the name with a star. If a version of torch lacks a name, public
-functions take its place: this library still imports, computes and trains. The last
-column says what we then assume, and what is lost. `tests/hidden_names.py` hides each
-name in turn, and then all of them.
+except that 2.7.1 lacks the name with a star. If a version of torch lacks a name, this
+library still imports, computes and trains. The list has, for each name, the question
+that it answers, what we assume or do without it, and what is then lost.
+`tests/hidden_names.py` hides each name in turn, and then all of them.
 
-| name | question that it answers | without it |
-| --- | --- | --- |
-| `_C._len_torch_dispatch_stack` | how many dispatch modes are active? | none |
-| `_C._functorch.get_interpreter_stack` | which transforms are active? | kinds unknown |
-| `_C._functorch.TransformType` | is forward mode nested? | yes, in any transform |
-| `_C._functorch.is_functorch_wrapped_tensor` | is it a batch of `vmap`? | no |
-| `_C._functorch.is_legacy_batchedtensor` | is it a batch of old `vmap`? | no |
-| `_guards.active_fake_mode` | does a mode compute shapes only? | no |
-| `_subclasses.fake_tensor.FakeTensor` | is this tensor fake? | no, but a wrapper |
-| `Tensor._cdata` | where is the C++ tensor? | unknown; Python compares bytes |
-| `_C._storage_Use_Count`, `_cdata` | owners of a storage? | two; no memory is reused |
-| `_C._is_tracing` | is `torch.jit.trace` active? | a slower public function tells |
-| `_C._current_graph_task_id` | which backward pass is running? | none |
-| `_C._autograd._top_saved_tensors_default_hooks` * | which hook is active? | unknown |
-| `parametrize._cache_enabled` | is `parametrize.cached()` active? | no |
-| `forward_ad._current_level` | is forward mode active? | a slower trial tells |
-| `Tensor._version` | how many writes by torch? | unknown; no weight is remembered |
-
-If the hook on saved tensors is unknown, no weight is shared under a hook. Without
-`_dynamo_marked_constant`, which marks a function as constant, Dynamo traces the
-function. `RNNBase` has a list of weights, which we replace by a property. It uses the
-names `_flat_weights`, `_flat_weights_names`, `_flat_weight_refs`, `_init_flat_weights`
-and `_update_flat_weights`. Without them, torch reads the weights in its own way.
+- `_C._len_torch_dispatch_stack`: how many dispatch modes are active? We assume none.
+  A mode, such as a FLOP counter, then does not see what C computes.
+- `_C._functorch.get_interpreter_stack`: which transforms are active? A slower trial
+  tells whether there is one, but not its kind; see the next name.
+- `_C._functorch.TransformType`: is forward mode nested? We assume so if forward mode is
+  on inside any transform. Functions that refuse nested forward mode then refuse even
+  one level of `torch.func.jvp`.
+- `_C._functorch.is_functorch_wrapped_tensor`: is this gradient a `vmap` tensor? We
+  assume not. `torch.func.vmap` of a backward pass then raises.
+- `_C._functorch.is_legacy_batchedtensor`: is this gradient a tensor of the old `vmap`?
+  We assume not. `torch.autograd.grad` with `is_grads_batched=True` then raises.
+- `_guards.active_fake_mode`: is FakeTensorMode active? We assume not. A plain tensor
+  inside this mode then counts as a tensor with numbers.
+- `_subclasses.fake_tensor.FakeTensor`: is this tensor fake? We assume not. It then
+  counts as a wrapper; see `is_wrapper`.
+- `Tensor._cdata`: where in a Python tensor is the C++ tensor? Without an answer, Python
+  checks whether weights have changed, more slowly than C.
+- `_C._storage_Use_Count` and `UntypedStorage._cdata`: how many owners does a storage
+  have? We assume two. No memory is then reused.
+- `_C._is_tracing`: is `torch.jit.trace` active? We call a slower public function.
+- `_C._current_graph_task_id`: which backward pass is running? We assume none. A weight
+  that is computed inside a backward pass may then be remembered.
+- `_C._autograd._top_saved_tensors_default_hooks` *: which hook packs saved tensors? A
+  trial tells only whether there is a hook. Under a hook, no weight is then shared.
+- `parametrize._cache_enabled`: is `parametrize.cached()` active? We assume not. The
+  weight then comes from our cache instead of torch's.
+- `forward_ad._current_level`: is forward mode on? A slower trial tells.
+- `Tensor._version`: how often has torch written to a tensor? Without an answer, no
+  weight is remembered.
+- `_dynamo_marked_constant` marks a function whose result is a constant in graphs. If
+  Dynamo does not know the mark, it traces the function.
+- `_flat_weights`, `_flat_weights_names`, `_flat_weight_refs`, `_init_flat_weights` and
+  `_update_flat_weights` belong to the list of weights in `RNNBase`, which we replace
+  with a property. Without these names, torch reads the weights in its own way.
 """
 
 import contextlib
@@ -65,15 +76,15 @@ _active_fake_mode = _private("torch._guards", "active_fake_mode", lambda: None)
 # nothing is an instance of the empty tuple
 _FakeTensor = _private("torch._subclasses.fake_tensor", "FakeTensor", ())
 
-# the number of dispatch modes that see every operation of torch, such as FakeTensorMode
-# or a counter of FLOPs
+# The number of active dispatch modes, such as FakeTensorMode or a FLOP counter. A
+# dispatch mode sees every torch operation.
 dispatch_modes: Callable[[], int] = _private(
     "torch._C", "_len_torch_dispatch_stack", lambda: 0
 )
 
 
 class _NotForTransforms(torch.autograd.Function):
-    """A function that torch.func refuses, because it has no `setup_context`."""
+    """An autograd function that torch.func refuses: it has no `setup_context`."""
 
     @staticmethod
     def forward(_ctx: Any) -> None:
@@ -81,7 +92,10 @@ class _NotForTransforms(torch.autograd.Function):
 
 
 def _transforms_by_refusal() -> list[Any]:
-    """One transform of unknown kind, if torch refuses `_NotForTransforms`."""
+    """A list with one transform of unknown kind if any is active, otherwise empty.
+
+    Inside a transform, torch refuses `_NotForTransforms`.
+    """
     try:
         _NotForTransforms.apply()
     except RuntimeError:
@@ -89,7 +103,7 @@ def _transforms_by_refusal() -> list[Any]:
     return []
 
 
-# the transforms of torch.func that are active; None or an empty list if there are none
+# the active torch.func transforms; None or an empty list if there are none
 transforms: Callable[[], Sequence[Any] | None] = _private(
     _functorch, "get_interpreter_stack", _transforms_by_refusal
 )
@@ -112,7 +126,10 @@ _hooks_on_saved_tensors = _private(
 
 
 class _LevelByRefusal(dict[str, int]):
-    """Finds out whether forward mode is on: if it is off, `make_dual` raises."""
+    """Replaces `vars(forward_ad)`: each lookup tests whether forward mode is on.
+
+    If forward mode is off, `make_dual` raises.
+    """
 
     def __missing__(self, _name: str) -> int:
         try:
@@ -150,7 +167,7 @@ def nested_forward_mode() -> bool:
 
 
 def in_forward_mode() -> bool:
-    """Whether tensors may have tangents."""
+    """Whether forward mode is on, so that tensors may have tangents."""
     return forward_mode["_current_level"] >= 0
 
 
@@ -158,11 +175,12 @@ def refuse_nested_forward_mode(name: str) -> None:
     """Raise in nested forward mode, where derivatives would be silently wrong.
 
     Nothing is checked while compiling. Dynamo does not support autograd functions with
-    a `jvp`, so the ones that we use in graphs have no `jvp` and no forward mode.
+    a `jvp`, so the autograd functions that we use in graphs do not support forward mode
+    at all.
     """
     if not torch.compiler.is_compiling() and nested_forward_mode():
         raise NotImplementedError(
-            f"`{name}` must be inside one level of `torch.func.jvp` at most; got two "
+            f"`{name}` must be inside at most one level of `torch.func.jvp`; got two "
             f"or more (or this version of torch does not say how many). Use reverse "
             f"mode for one of them, as `torch.func.hessian` does."
         )
@@ -175,7 +193,7 @@ def has_tangent(X: Tensor) -> bool:
 
 
 def is_batched_gradient(G: Tensor) -> bool:
-    """Whether `G` is a tensor of `vmap` that stands for a whole batch of gradients.
+    """Whether `G` is a `vmap` tensor that stands for a whole batch of gradients.
 
     Such tensors occur with `is_grads_batched=True`, and in `vmap` of a backward pass.
     They have no storage that C could read, but torch's ordinary operations accept them.
@@ -196,10 +214,10 @@ def is_fake(X: Tensor) -> bool:
 
 
 def is_wrapper(X: Tensor) -> bool:
-    """Whether `X` belongs to a subclass without memory of its own, such as DTensor.
+    """Whether `X` is a tensor subclass without memory of its own, such as a DTensor.
 
     Torch's ordinary operations accept such a tensor; `out=`, `tolist` and C do not.
-    Fake tensors are wrappers too: ask `is_fake` first.
+    Fake tensors are wrappers too, so call `is_fake` first.
     """
     kind: Any = type(X)
     if kind is Tensor or kind is torch.nn.Parameter:
@@ -210,9 +228,9 @@ def is_wrapper(X: Tensor) -> bool:
 def needs_plain_operations(*tensors: Tensor | None) -> bool:
     """Whether only torch's ordinary operations may be used, not C or `out=`.
 
-    This is so if something must see every operation: a compiler, a transform of
-    torch.func, forward mode, a mode that computes shapes only, or a tensor subclass
-    that dispatches operations, such as fake and sharded tensors.
+    This is the case if something must see every operation: a compiler, a torch.func
+    transform, forward mode, a mode that computes shapes only, or a tensor subclass that
+    dispatches operations, such as a fake or sharded tensor.
     """
     if torch.compiler.is_compiling() or transforms():
         return True
@@ -242,7 +260,7 @@ def offset_of_tensor() -> int | None:
     return None
 
 
-# stands for any hook if this version of torch does not say which hook it is
+# stands for the active hook if this version of torch does not say which one it is
 HIDDEN_HOOK = object()
 
 
@@ -277,7 +295,7 @@ def version(X: Tensor) -> int | None:
 
 
 def flat_weights(module: Any) -> list[Tensor | None]:
-    """The weights of torch's recurrent module, in the order of torch's list."""
+    """The weights of an `RNNBase`, in the order of torch's list of weights."""
     names = getattr(module, "_flat_weights_names", ())
     return [getattr(module, name, None) for name in names]
 
@@ -285,9 +303,9 @@ def flat_weights(module: Any) -> list[Tensor | None]:
 def compute_flat_weights(
     module: torch.nn.RNNBase, weights: Callable[[Any], list[Tensor | None]]
 ) -> None:
-    """Make torch call `weights(module)` instead of storing a list of the weights.
+    """Have torch call `weights(module)` instead of storing a list of the weights.
 
-    This changes the class of `module`. No other module may have this class.
+    This changes the class of `module`, so no other module may have this class.
     """
     cls: Any = type(module)
     cls._flat_weights = property(weights, _do_nothing)
@@ -295,29 +313,30 @@ def compute_flat_weights(
     # torch's method would copy the weights into one block of memory, which cuDNN does
     # not require
     cls.flatten_parameters = _do_nothing
-    # the method of nn.RNNBase would read all weights in order to update the list
+    # `RNNBase.__setattr__` would read all weights in order to update the list
     cls.__setattr__ = torch.nn.Module.__setattr__
     # The property hides these attributes until the original class is restored. Then
-    # torch sees that the references are not to the weights, and fills the list again.
+    # torch notices that the references do not refer to the weights, and fills the list
+    # again.
     names = getattr(module, "_flat_weights_names", ())
     refs = [weakref.ref(torch.nn.RNNBase) for _ in names]
     module.__dict__.update(_flat_weights=[], _flat_weight_refs=refs)
 
 
 def _do_nothing(*_: Any) -> None:
-    """Replaces the methods of torch that would set or update the list of weights."""
+    """Replaces torch's methods that would set or update the list of weights."""
 
 
 def fill_flat_weights(module: torch.nn.RNNBase) -> None:
-    """Make torch fill the list of weights of a recurrent module again."""
+    """Have torch fill the list of weights of a recurrent module again."""
     getattr(module, "_init_flat_weights", _do_nothing)()
 
 
 def outside_graphs(function: _Function) -> _Function:
     """Make compilers call `function` between two graphs instead of tracing it.
 
-    This decorator does what `torch.compiler.disable` does. But it imports Dynamo, which
-    takes seconds, only while a program is compiled.
+    This decorator does what `torch.compiler.disable` does, but importing Dynamo takes
+    seconds, and this decorator imports it only while a program is compiled.
     """
 
     @functools.wraps(function)
@@ -337,7 +356,7 @@ def constant_in_graphs(function: _Function) -> _Function:
     does not import Dynamo, which takes seconds.
     """
     marked: Any = function
-    marked._dynamo_marked_constant = True  # noqa: SLF001 - as torch does
+    marked._dynamo_marked_constant = True  # noqa: SLF001 - torch sets it too
     return function
 
 
@@ -352,7 +371,7 @@ def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
-# not traced, because Dynamo of torch 2.7 does not support `is_autocast_available`
+# not traced, because Dynamo in torch 2.7 does not support `is_autocast_available`
 @constant_in_graphs
 def _has_autocast(device_type: str) -> bool:
     return torch.amp.is_autocast_available(device_type)

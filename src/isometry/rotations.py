@@ -1,4 +1,4 @@
-r"""Rotations of space as vectors, quaternions and matrices.
+r"""Rotations of three-dimensional space, as vectors, quaternions and matrices.
 
 A rotation vector is the axis times the angle in radians. A quaternion is
 $(x, y, z, w)$ with the scalar last, as in SciPy and roma; $q$ and $-q$ are the same
@@ -21,7 +21,7 @@ from isometry._orthonormal import identity
 
 __all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
 
-# The number of terms of each power series below. `_series` is used for squared angles
+# The number of terms in each power series below. `_series` is used for squared angles
 # up to 1, where the first omitted term is below 1e-17.
 _TERMS = 9
 
@@ -46,7 +46,7 @@ def from_vector(v: Tensor) -> Tensor:
         Matrices `(*batch, 3, 3)`.
 
     Raises:
-        ValueError: if the last axis is not 3.
+        ValueError: if the last axis does not have length 3.
         TypeError: if `v` is not a real floating-point tensor.
     """
     _check(v, "v", 3)
@@ -62,13 +62,13 @@ def from_vector(v: Tensor) -> Tensor:
 
 
 def to_vector(R: Tensor) -> Tensor:
-    r"""Shortest rotation vector of a rotation matrix, $\theta \le \pi$.
+    r"""Shortest rotation vector of a rotation matrix, with angle $\theta \le \pi$.
 
     This is the inverse of `from_vector` for $\theta < \pi$. At $\theta = \pi$ there are
     two shortest vectors, $v$ and $-v$, and one of them is returned.
 
     Args:
-        R: rotation matrices `(*batch, 3, 3)`. They are not checked.
+        R: rotation matrices `(*batch, 3, 3)`; this is not checked.
 
     Returns:
         Vectors `(*batch, 3)`.
@@ -95,7 +95,7 @@ def from_quaternion(q: Tensor) -> Tensor:
 
     $R = I + 2 w K + 2 K^2$ with $K v = u \times v$, where $(u, w) = q / \lVert q
     \rVert$. The length of $q$ does not matter, so the four numbers can be trained
-    freely. A zero quaternion is not a rotation and gives NaN.
+    without a constraint. A zero quaternion is not a rotation and gives NaN.
 
     Args:
         q: quaternions `(*batch, 4)`, the scalar last.
@@ -104,12 +104,12 @@ def from_quaternion(q: Tensor) -> Tensor:
         Matrices `(*batch, 3, 3)`.
 
     Raises:
-        ValueError: if the last axis is not 4.
+        ValueError: if the last axis does not have length 4.
         TypeError: if `q` is not a real floating-point tensor.
     """
     _check(q, "q", 4)
     dtype, q = q.dtype, in_float32_or_wider(q)
-    # divide by the largest entry first, so that squares neither overflow nor vanish
+    # divide by the largest entry first, so that squares neither overflow nor underflow
     q = q / q.detach().abs().amax(-1, keepdim=True)
     q = q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)
     u, w = q[..., :3], q[..., 3, None, None]
@@ -124,7 +124,7 @@ def to_quaternion(R: Tensor) -> Tensor:
     any angle.
 
     Args:
-        R: rotation matrices `(*batch, 3, 3)`. They are not checked.
+        R: rotation matrices `(*batch, 3, 3)`; this is not checked.
 
     Returns:
         Quaternions `(*batch, 4)`, the scalar last.
@@ -157,7 +157,7 @@ def to_quaternion(R: Tensor) -> Tensor:
 def angle(P: Tensor, Q: Tensor) -> Tensor:
     r"""Angle between two rotations, from 0 to $\pi$.
 
-    This is the angle of $P^T Q$, without loss of digits near 0 and $\pi$. Where the
+    This is the angle of $P^T Q$. No digits are lost near 0 and $\pi$. Where the
     rotations are equal, the angle is not differentiable, and the gradient is zero.
 
     Args:

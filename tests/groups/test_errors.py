@@ -346,6 +346,6 @@ def test_forward_over_forward_is_refused(name, f):
     torch 2.13 drops the outer tangent there: the derivative of log was off by 0.9.
     """
     derivative = torch.func.jacfwd(torch.func.jacfwd(lambda X: f(X).sin().sum()))
-    message = f"`{name}` must be inside one level of `torch.func.jvp` at most"
+    message = f"`{name}` must be inside at most one level of `torch.func.jvp`"
     with pytest.raises(NotImplementedError, match=message):
         derivative(torch.eye(3))
