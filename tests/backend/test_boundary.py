@@ -176,7 +176,7 @@ def test_too_few_slots():
 @pytest.mark.errors
 @pytest.mark.parametrize("sizes", [[2, 3, 1], [1, -1]], ids=str)
 def test_steps_that_grow_or_are_negative(sizes):
-    with pytest.raises(ValueError, match="`sizes` must not grow and not be negative"):
+    with pytest.raises(ValueError, match="`sizes` must neither grow nor be negative"):
         TimeStepTable(sizes)
 
 

@@ -1,10 +1,11 @@
-"""Two backends for fast code, in torch and in C; `backend_for` chooses one.
+"""Two backends, one in torch and one in C; `backend_for` chooses between them.
 
 `TorchBackend` computes with torch's operations, on any device. `NativeBackend` computes
 in C, for real numbers on the CPU; its results differ only by rounding. Code outside of
 this folder does not know which of the two it uses. The C library is optional: it comes
-with a wheel, or is built when it is first needed. Without a compiler, or with
-`ISOMETRY_NATIVE=0`, `TorchBackend` computes everything, which is slower.
+with a wheel, or is built when it is first needed. If there is neither a wheel nor a
+compiler, or with `ISOMETRY_NATIVE=0`, `TorchBackend` computes everything, which is
+slower.
 """
 
 from collections.abc import Iterator
@@ -37,9 +38,9 @@ _switched_off = 0
 def backend_for(*tensors: Tensor | None) -> Backend:
     """The backend for these tensors: C if it can read all of them, otherwise torch.
 
-    C reads plain contiguous tensors on the CPU, all of one real dtype. Torch computes
-    inside a dispatch mode, such as FakeTensorMode or a counter of FLOPs: such a mode
-    would not see what C does, and may return tensors without memory.
+    C reads plain contiguous tensors on the CPU, all of one real dtype. Inside a
+    dispatch mode, such as FakeTensorMode or a FLOP counter, torch computes everything:
+    the mode would not see what C does, and it may return tensors without memory.
     """
     first = tensors[0]
     assert first is not None

@@ -36,7 +36,7 @@ _FLAGS = (
     "-fopenmp",
     "-shared",
     "-fPIC",
-    # allow loops over floats to be vectorized, but keep NaN and infinity
+    # let the compiler vectorize floating-point loops, but respect NaN and infinity
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=fast",
@@ -65,8 +65,8 @@ class Variant(NamedTuple):
         return f"{self.name}-{fingerprint()}"
 
 
-# The instruction sets of x86-64-v3 and x86-64-v4, which the manual of GCC explains, and
-# the AES instructions that bytes.c uses.
+# The instruction sets of x86-64-v3 and x86-64-v4, which GCC's manual explains, and the
+# AES instructions that bytes.c uses.
 _LEVEL_3 = {
     "cx16",
     "lahf_lm",
@@ -126,7 +126,7 @@ def bundled() -> Path | None:
 
 
 def cached() -> Path | None:
-    """The library that an earlier `build` has written to the cache, or None.
+    """The library that an earlier `build` wrote to the cache, or None.
 
     Raises:
         BuildError: if there is no compiler, or the cache cannot be trusted.
@@ -164,7 +164,8 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
 def compiler() -> list[str]:
     """The words of the command that calls the compiler; the first is a full path.
 
-    The command is the variable CC, such as "ccache gcc", or "cc" if CC is not set.
+    The command is the environment variable CC, such as "ccache gcc", or "cc" if CC is
+    not set.
 
     Raises:
         BuildError: if there is no such program.
@@ -192,8 +193,8 @@ def compile_sources(
     """Compile the sources in this package to a library.
 
     Args:
-        program: the words that call the compiler.
-        options: more options for the compiler, such as the processor.
+        program: the command that calls the compiler, as returned by `compiler`.
+        options: more options for the compiler, such as the target processor.
         library: the file to be written.
         timeout: seconds after which the compiler is stopped.
 
@@ -257,13 +258,13 @@ def _hash(parts: list[bytes]) -> str:
 
 
 def _instructions() -> set[str]:
-    """The instruction sets of this processor, among other words of /proc/cpuinfo."""
+    """Words of /proc/cpuinfo, which include the instruction sets of this processor."""
     words = (word for line in _processor() for word in line.split())
     return {word.decode(errors="replace") for word in words}
 
 
 def _processor() -> list[bytes]:
-    """Lines that identify the processor, since several machines may share a cache."""
+    """Lines that identify the processor; several machines may share a cache."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:

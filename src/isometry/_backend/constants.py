@@ -1,19 +1,19 @@
-"""Numbers that Python and C must agree on; the build hands them to the compiler."""
+"""Numbers that Python and C must agree on; the build passes them to the compiler."""
 
 from typing import Literal, get_args
 
 # the nonlinearities of a recurrence
 Sigma = Literal["identity", "tanh", "relu", "modrelu", "complex_modrelu", "leaky_relu"]
 
-# the number of each nonlinearity in C
+# the integer that stands for each nonlinearity in C
 SIGMAS: dict[Sigma, int] = {name: number for number, name in enumerate(get_args(Sigma))}
 
-# the slope of the leaky rectifier below zero [MHRB17]
+# the slope of leaky ReLU below zero [MHRB17]
 LEAKY_SLOPE = 0.1
 
-# From this number of rows on, only the lower half of the square of a Hermitian or skew
-# matrix is computed, and then mirrored. At n = 512 this takes 0.58 of the time of a
-# product. For smaller matrices, the whole product is as fast.
+# For a symmetric or skew matrix with at least this many rows, only the lower half of
+# the square is computed, and then mirrored. At n = 512 this takes 0.58 times as long as
+# the full product. For smaller matrices, the full product is as fast.
 HALVED_FROM = 96
 
 # The largest number of matrices in a linear combination in C, and so the largest number

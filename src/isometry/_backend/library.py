@@ -1,9 +1,9 @@
 """The C library, which comes with a wheel or is built when it is first needed.
 
-The sources are plain C. They are neither compiled against torch nor linked to it. They
-get pointers: to the memory of tensors, and to functions of torch's BLAS, of its OpenMP
-runtime and of its C interface. So one library works with every version of torch, and it
-is built within seconds.
+The sources are plain C. They are neither compiled against torch nor linked to it.
+Python passes pointers to them: to the memory of tensors, and to functions of torch's
+BLAS, its OpenMP runtime and its C interface. So one library works with every version of
+torch, and it is built within seconds.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def loaded() -> Loaded:
         return Loaded(None, reason)
     places = {"wheel": bundled, "cache": cached, "built just now": build}
     if setting == "build":
-        # a user can compare this build, made for this processor, with the wheel
+        # the user wants a library that is built for this processor
         del places["wheel"]
     try:
         for origin, find in places.items():
@@ -79,7 +79,7 @@ def _load(path: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        # The hash of the file is right, so building it again would not help.
+        # the hash of the file is correct, so building it again would not help
         raise BuildError(
             f"the library cannot be loaded: {error}. If {path.parent} does not allow "
             f"programs to run, set XDG_CACHE_HOME to a folder that does."
@@ -101,8 +101,9 @@ _OPENMP = (
 
 def openmp() -> list[int | None] | None:
     """Addresses of the functions `_OPENMP` in torch's runtime; None without OpenMP."""
-    # The order is that of the linker: first the global names, which include a runtime
-    # that was loaded before Python; then the libraries that torch is linked to.
+    # We search in the order of the dynamic linker: first the global names, which
+    # include a runtime that was loaded before Python, then the libraries that torch is
+    # linked to.
     for library in (ctypes.CDLL(None), torch_library()):
         with contextlib.suppress(AttributeError):
             functions = [getattr(library, name) for name in _OPENMP]
@@ -111,5 +112,5 @@ def openmp() -> list[int | None] | None:
 
 
 def torch_library() -> Any:
-    """Torch's library for the CPU; we call its BLAS, so as to share its threads."""
+    """Torch's CPU library; we call its BLAS, so that our kernels share its threads."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

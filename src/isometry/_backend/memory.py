@@ -1,16 +1,16 @@
 """Memory of tensors on the CPU: reusing it, and finding out whether it has changed.
 
-For batches of small matrices, getting fresh pages takes about as long as the
-arithmetic; at n = 1024 it takes a fifth as long. Torch caches memory on accelerators,
-but not on the CPU.
+For batches of small matrices, getting fresh pages from the operating system takes about
+as long as the arithmetic; at n = 1024 it takes a fifth as long. Torch caches memory on
+accelerators, but not on the CPU.
 
-`recycled` returns an empty tensor and remembers its storage. As soon as nobody else
+`recycled` returns an empty tensor and remembers its storage. As soon as nothing else
 refers to the storage, a later call of `recycled` may use it again.
 
-All threads share one list of storages. While a call searches the list, it takes the
-list away, so that nobody else can find the same free storage: neither another thread,
-nor a signal handler, a finalizer or a mode of torch that calls `recycled` during the
-search.
+All threads share one list of storages. A call removes the list from the pool while it
+searches, so that no other call can find the same free storage. The other call may come
+from another thread, or, during the search, from a signal handler, a finalizer or one of
+torch's modes.
 
 `unchanged` tells whether tensors have changed, down to the last bit. Torch counts its
 own writes, but it does not see a write through `.data`, a numpy view or another
@@ -39,13 +39,13 @@ UnchangedCheck = Callable[[], bool]
 # logging tensors, have no memory of their own.
 PLAIN = (Tensor, torch.nn.Parameter)
 
-# The smallest size of a storage in bytes, since malloc itself reuses the pages of
-# smaller tensors; and the largest size of all storages together, 256 MB.
+# The smallest storage that is recycled, in bytes, since malloc itself reuses the pages
+# of smaller ones; and the largest total size of all storages, 256 MB.
 _SMALLEST, _MOST_BYTES = 2**19, 2**28
 
-# The largest number of storages that `recycled` remembers, in use or not. If sequences
-# have another length in every training step, no storage ever fits again, and without a
-# limit the list would grow.
+# The largest number of storages that `recycled` remembers, whether in use or not. If
+# sequences have a different length in every training step, no storage ever fits again,
+# and without a limit the list would grow.
 _MOST_STORAGES = 16
 
 # the functions of torch that bytes.c calls, in the order of `torch_api` in that file
@@ -69,7 +69,7 @@ def _has_memory(like: Tensor) -> bool:
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     """An empty tensor, if possible in the memory of an earlier tensor of equal size.
 
-    If there is no such memory, or somebody still refers to it, the memory is new. A
+    If there is no such memory, or something still refers to it, the memory is new. A
     graph may hold the tensor for any length of time. A training step with the same
     sizes as the step before gets the same pages again.
     """
@@ -113,11 +113,11 @@ def _is_free(storages: list[Any], i: int) -> bool:
     # the Python object in our list is one owner in C++
     if storage_owners(storages[i]) > 1:
         return False
-    # somebody may also refer to this Python object, which is still one owner in C++
+    # other code may refer to the same Python object, which is still one owner in C++
     if _references(storages, i) > _ONE_REFERENCE:
         return False
-    # another process may read shared memory, as a training process reads the batches
-    # that the workers of its DataLoader have made
+    # Another process may read shared memory. For example, a training process reads the
+    # batches that the workers of its DataLoader have made.
     return not storages[i].is_shared()
 
 
@@ -155,14 +155,15 @@ def is_block(tensor: Tensor) -> bool:
 
 
 def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> UnchangedCheck:
-    """A function that tells later whether these tensors have changed since this call.
+    """A function that returns True as long as these tensors are unchanged.
 
     The function returns False if any byte, the address, the shape, the strides or the
-    dtype of a tensor has changed. It keeps the tensors alive.
+    dtype of a tensor has changed since this call. It keeps the tensors alive.
 
     Args:
         tensors: tensors for which `is_block` is true.
-        after: the result of an earlier call. Its tensors are compared first.
+        after: the result of an earlier call. The new function checks the tensors of the
+            earlier call first.
     """
     watch = _watch()
     if watch is None:
@@ -193,7 +194,7 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def _unchanged_in_python(tensors: tuple[Tensor, ...]) -> UnchangedCheck:
-    """The function that `unchanged` returns without C; it is several times slower."""
+    """The result of `unchanged` without C; the function is several times slower."""
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
 
     def same() -> bool:
@@ -218,10 +219,10 @@ _callbacks: list[Any] = []
 
 
 def _element_size(get_dtype: Any, offset: int) -> Any:
-    """A function that C can call for the size of a dtype, given torch's number for it.
+    """A function that C can call: torch's number for a dtype -> its size in bytes.
 
-    Torch 2.7 has no such C function. C calls it once for each new tensor that it
-    watches.
+    Torch 2.7 has no such function in its C interface. C calls this one once for each
+    new tensor that it watches.
     """
     sizes, code = {}, ctypes.c_int32()
     # the dtypes of weights, and of the tensors from which weights are computed
@@ -249,7 +250,7 @@ def _element_size(get_dtype: Any, offset: int) -> Any:
 
 @cache
 def _watch() -> Callable[..., UnchangedCheck] | None:
-    """The C function `watch` on which `unchanged` relies; None without C."""
+    """The C function `watch`, which `unchanged` calls; None without C."""
     c, offset = c_library(), offset_of_tensor()
     if c is None or offset is None:
         return None

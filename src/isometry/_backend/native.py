@@ -1,13 +1,14 @@
-"""The backend in C: real matrices and recurrent states on the CPU, of one dtype.
+"""The C backend, for real matrices and recurrent states on the CPU.
 
 For a small matrix, calling torch takes longer than the arithmetic, so the polynomial of
-a single matrix is one call to C. For a large matrix, C passes over memory less often
+a single matrix is one call to C. For a large matrix, C makes fewer passes over memory
 than torch's operations, which saves 8 percent of a layer's training step at n = 1024.
-For a batch, torch computes the products, and C only the squares.
+In the polynomial of a batch of matrices, C computes only the squares, and torch
+computes the other products.
 
-The kernels check nothing. So this file checks each tensor before it passes the address
-to a kernel: a wrong call raises an error, instead of reading or writing memory beyond
-the tensor.
+The kernels do not check their arguments. So this file checks each tensor before it
+passes the tensor's address to a kernel: a wrong call raises an error, instead of
+reading or writing memory beyond the tensor.
 """
 
 import ctypes
@@ -49,7 +50,7 @@ _ROWS_TOGETHER = 512
 
 
 def readable(X: Tensor, dtype: torch.dtype) -> bool:
-    """Whether C can read this tensor as an array of numbers of one dtype."""
+    """Whether C can read this tensor as an array of numbers of this dtype."""
     return (
         type(X) in PLAIN
         and X.dtype is dtype
@@ -58,9 +59,10 @@ def readable(X: Tensor, dtype: torch.dtype) -> bool:
         # torch negates lazily: a tensor with the negative bit set still holds the old
         # signs in memory
         and not X.is_neg()
-        # A tensor without memory has the address 0. FSDP makes such tensors when it
-        # frees storages, and some of torch's tensors of zeros have no memory either.
-        # An empty tensor may have the address 0, because C reads nothing from it.
+        # A tensor without memory has the address 0. FSDP leaves such tensors behind
+        # when it frees storages, and some of torch's tensors of zeros have no memory
+        # either. An empty tensor may have the address 0, because C reads nothing from
+        # it.
         and (X.data_ptr() != 0 or X.numel() == 0)
     )
 
@@ -70,7 +72,7 @@ class NativeBackend(TorchBackend):
 
     Args:
         library: our C library.
-        gemm: the function of a BLAS that multiplies matrices.
+        gemm: the BLAS function that multiplies matrices.
         dtype: the dtype of all tensors.
 
     Raises:
@@ -81,8 +83,8 @@ class NativeBackend(TorchBackend):
         self.dtype = dtype
         self.gemm = ctypes.cast(gemm, ctypes.c_void_p)
         self._c = raw(library, dtype)
-        # `gemm` is tested without tensors: a backend may be made while a program
-        # is exported, and then new tensors are fake and have no memory.
+        # `gemm` is tested without tensors: a backend may be created while a model is
+        # exported, and then new tensors are fake and have no memory.
         number = PRECISIONS[dtype].c_type
         X, Y = (number * 6)(*range(6)), (number * 4)()
         pointer = ctypes.addressof(X)
@@ -107,7 +109,8 @@ class NativeBackend(TorchBackend):
     def square(self, A: Tensor, out: Tensor) -> None:
         """Write A^2 of symmetric or skew matrices into `out`.
 
-        From `HALVED_FROM` rows on, only the lower half is computed, and then mirrored.
+        If A has `HALVED_FROM` rows or more, only the lower half of A^2 is computed, and
+        then mirrored.
         """
         if A.shape[-1] < HALVED_FROM:
             torch.bmm(A, A, out=out)
@@ -168,8 +171,8 @@ class NativeBackend(TorchBackend):
     ) -> Tensor:
         """The skew gradient at A, given the gradient G at p(A).
 
-        With `from_coordinates`, it is the gradient at the coordinates from which `skew`
-        made A.
+        With `from_coordinates`, the result is instead the gradient at the coordinates
+        from which `skew` computed A.
         """
         if W.shape[1] > 1:
             return super().pull_back(
@@ -231,9 +234,10 @@ class NativeBackend(TorchBackend):
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 
     def _pointer(self, name: str, X: Tensor, size: int) -> int:
-        """The address of a tensor, which must have `size` numbers."""
-        # These conditions are those of `readable`. A training step checks fifteen
-        # tensors, and at n = 64 fifteen more calls would take a noticeable time.
+        """The address of a tensor, which must have `size` entries."""
+        # These are the conditions of `readable`, which is not called, to save time: a
+        # training step checks fifteen tensors, and fifteen more calls would be
+        # noticeable at n = 64.
         if (
             type(X) in PLAIN
             and X.dtype is self.dtype
@@ -254,7 +258,7 @@ class NativeBackend(TorchBackend):
         return batch, n, self._pointer(name, X, batch * n * n)
 
     def _slots(self, W: Tensor, table: "PolynomialTable") -> int:
-        """The address of the slots, of which W must have as many as the table needs."""
+        """The address of the slots in W, which must have as many as the table needs."""
         slots, n = len(W), W.shape[-1]
         _require(slots >= table.slots, "W", slots, f"have {table.slots} slots or more")
         return self._pointer("W", W, slots * n * n)
@@ -273,7 +277,8 @@ class PolynomialTable(NamedTuple):
 
     # an array: the coefficients of all stages, the final combination, the multiple of I
     numbers: Any
-    # how many powers and how many stages, and a mask of the stages that are squares
+    # the number of powers, the number of stages, and a mask of the stages that are
+    # squares
     counts: tuple[int, int, int]
     slots: int
 
@@ -331,9 +336,9 @@ def _refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
 
 
 def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
-    """The C functions for one dtype, by their names without prefix and suffix.
+    """The C functions for one dtype, as attributes named without prefix and suffix.
 
-    They check nothing.
+    The functions do not check their arguments.
     """
     functions = SimpleNamespace()
     for name, signature in _SIGNATURES.items():
@@ -346,7 +351,7 @@ def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
 
 @cache
 def native_backend(dtype: torch.dtype) -> NativeBackend | None:
-    """The C backend for a dtype; or None, after logging the reason."""
+    """The C backend for a dtype, or None if there is none."""
     library = c_library() if dtype in PRECISIONS else None
     if library is None:
         return None
@@ -358,7 +363,7 @@ def native_backend(dtype: torch.dtype) -> NativeBackend | None:
 
 
 def kernels_origin() -> str:
-    """Where the kernels in C come from, or "none" and the reason."""
+    """Where the C kernels come from, or "none" and the reason."""
     origin = loaded().origin
     if native_backend(torch.float32) is not None:
         return origin
@@ -373,11 +378,11 @@ def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> NativeBack
         AttributeError: if the BLAS does not export its matrix product.
         BuildError: if the BLAS has its own threads, or gives a wrong product.
     """
-    # this function returns 0 for no threads, 1 for threads of OpenBLAS, 2 for OpenMP
+    # 0 means no threads, 1 OpenBLAS's own threads, and 2 OpenMP
     parallel = getattr(blas, "openblas_get_parallel", None)
     if parallel is not None and parallel() not in (0, 2):
         raise BuildError(
-            "the OpenBLAS of this torch has threads of its own, and may hang if the "
-            "threads of OpenMP call it. Install a torch whose BLAS uses OpenMP."
+            "the OpenBLAS of this torch has threads of its own, and may hang if OpenMP "
+            "threads call it. Install a torch whose BLAS uses OpenMP."
         )
     return NativeBackend(library, getattr(blas, PRECISIONS[dtype].gemm), dtype)

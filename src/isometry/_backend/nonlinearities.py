@@ -14,7 +14,7 @@ from isometry._backend.constants import LEAKY_SLOPE, Sigma
 
 
 class Pointwise(NamedTuple):
-    """One nonlinearity h = sigma(z), with a threshold b if `threshold` is a number."""
+    """One nonlinearity h = sigma(z), with a threshold b unless `threshold` is None."""
 
     # apply_(z, b) overwrites z with h; autograd must be off
     apply_: Callable[[Tensor, Any], object]
@@ -49,7 +49,7 @@ def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
     m = z.abs()
     nonzero = m > 0
     # Where m is 0, divide by 1. If 0 / 0 were computed and replaced afterwards, the
-    # result would be right, but the gradient would be NaN
+    # result would be correct, but the gradient would be NaN.
     scale = torch.relu(m + b) / torch.where(nonzero, m, 1.0)
     return torch.where(nonzero, z, 0.0) * scale
 
@@ -63,8 +63,8 @@ def _complex_modrelu_adjoint_(d: Tensor, h: Tensor, b: Tensor, db: Tensor) -> No
     H, D = complex_rows(h), complex_rows(d)
     size = H.abs()
     unit = torch.where(size == 0, 0.0, H / size)
-    # m is |z|, computed as |h| - b. A tiny |z| was rounded away when b was added, so m
-    # is taken to be at least eps |h|.
+    # m is |z|, computed as |h| - b. If |z| is tiny, it was lost to rounding when b was
+    # added, so m is at least eps |h|.
     m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
     # the derivative is 1 along h, and |h| / |z| in the orthogonal direction
     turned = D * unit.conj()
@@ -122,5 +122,5 @@ NONLINEARITIES: dict[Sigma, Pointwise] = {
 
 
 def takes_threshold(sigma: Sigma) -> bool:
-    """Whether the bias is the threshold of modReLU, and not added to the input."""
+    """Whether the bias is a modReLU threshold, instead of being added to the input."""
     return NONLINEARITIES[sigma].threshold is not None

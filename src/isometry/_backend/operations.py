@@ -1,6 +1,6 @@
 r"""The backend that computes with torch's operations: any device, any dtype.
 
-Every product writes into existing memory, by `out=` or in place, so autocast does not
+Every product writes into existing memory, with `out=` or in place, so autocast does not
 change its dtype.
 
 A polynomial of skew matrices is computed in one tensor `W` of shape
@@ -11,8 +11,9 @@ $$ P_j = L_j R_j, \qquad
    L_j, R_j \in \operatorname{span}(I, A, A^2, A^4, P_3, \ldots, P_{j-1}), \qquad
    p(A) = L_m R_m + F, $$
 
-with $F$ a linear combination of $I$ and all slots. The last product goes into the
-result and has no slot. A linear combination is a row of coefficients over the slots.
+with $F$ a linear combination of $I$ and all slots. The last product is added to the
+result and has no slot. A linear combination is stored as a row of coefficients, one for
+each slot.
 """
 
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ class Stage(NamedTuple):
     """One product L R of linear combinations of the slots that are already filled.
 
     `L` and `R` hold the coefficients of the slots, and `identity` is the multiple of I
-    in L; R has no multiple of I. Only the last stage has a final combination `F`.
+    in L; R contains no multiple of I. Only the last stage has a final combination `F`.
     """
 
     identity: float
@@ -52,7 +53,7 @@ class Stage(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """Whether L R is the square of a Hermitian matrix: L = R has no A and no I."""
+        """Whether L R is the square of a Hermitian matrix: L = R, without A and I."""
         return self.L == self.R and self.identity == 0 and self.L[0] == 0
 
 
@@ -84,7 +85,7 @@ class Polynomial:
 
 @lru_cache
 def _pieces(n: int, terms: int) -> int:
-    """Number of equal partial sums for n rows of `terms` terms each; it divides n."""
+    """Number of partial sums of equal length, for n rows of `terms` terms each."""
     divisors = (p for p in range(1, n) if n % p == 0)
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
@@ -128,13 +129,13 @@ class TorchBackend:
     ) -> PowerSums | None:
         r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
 
-        If `skip_up_to` is None, there is no $A^4$. On the CPU, $A^4$ is also left out
-        if $\sum \theta^4$ is at most `skip_up_to` for every matrix. The sum is over the
-        angles $\theta$ of a matrix, or one of each pair if the matrix is real. With
-        `from_coordinates`, the argument A holds coordinates, and `skew` makes the skew
-        matrix from them.
+        If `skip_up_to` is None, $A^4$ is not computed. On the CPU, $A^4$ is also
+        skipped if $\sum \theta^4$ is at most `skip_up_to` for every matrix. The sum is
+        over all angles $\theta$ of a complex matrix, and over one angle of each pair of
+        a real matrix. With `from_coordinates`, the argument A holds coordinates, from
+        which `skew` computes the skew matrix.
 
-        Returns the power sums of $A^2$ and $A^4$, or None without $A^4$.
+        Returns the power sums of $A^2$ and $A^4$, or None if $A^4$ was not computed.
         """
         if from_coordinates:
             A = self.skew(A)
@@ -202,13 +203,14 @@ class TorchBackend:
     ) -> Tensor:
         """The skew gradient at A, given the gradient G at p(A).
 
-        With `from_coordinates`, it is the gradient at the coordinates from which `skew`
-        made A.
+        With `from_coordinates`, the result is instead the gradient at the coordinates
+        from which `skew` computed A.
         """
         # `scratch` holds, one matrix after the other: L; R, which its gradient later
         # overwrites; the gradient of L; the gradient of F; and one gradient for each
-        # slot. The gradients of R, L and F are neighbours. So one thin product with the
-        # transposed coefficients adds their contributions to all gradients of slots.
+        # slot. The gradients of R, L and F are adjacent in memory. So one thin product
+        # with the transposed coefficients adds their contributions to the gradients of
+        # all slots.
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         values = _flat(W)
         scratch = recycled((4 + polynomial.slots, *W.shape[1:]), W)
@@ -221,9 +223,9 @@ class TorchBackend:
             factors, final, transposed = rows[k - polynomial.powers]
             torch.mm(factors, values[:k], out=flat[: len(factors)])
             if stage.is_square:
-                # L has no multiple of A, so it is Hermitian. Only the Hermitian part of
-                # its gradient G L + L G counts: this is the Hermitian part of
-                # (G + G^H) L.
+                # L has no term in A, and all its other terms are Hermitian, so L is
+                # Hermitian. Only the Hermitian part of the gradient at L, which is
+                # G L + L G, matters. It equals the Hermitian part of (G + G^H) L.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
                 sums[1:k].addmm_(transposed[1:], factor_gradients[:1])
             else:
@@ -245,7 +247,7 @@ class TorchBackend:
 class StageTensors(NamedTuple):
     """The coefficients of one `Stage` as tensors.
 
-    `factors` has the rows L and R. `final` has the row F in the last stage, and no row
+    `factors` has the rows L and R. `final` has the row F in the last stage, and no rows
     in the other stages. `transposed` has the columns R, L and, in the last stage, F,
     since `pull_back` stores their gradients in this order. If the stage is a square, L
     is the only row of `factors` and the only column of `transposed`.
@@ -274,7 +276,7 @@ def rows_of(
 
 
 def _flat(W: Tensor) -> Tensor:
-    """A real view of W, of shape (slots, ...), as a matrix with a row for each slot.
+    """A view of W, of shape (slots, ...), as a real matrix with one row for each slot.
 
     A linear combination of slots is then one thin product with a row of coefficients.
     """
@@ -289,11 +291,11 @@ def _add_identity(X: Tensor, multiple: float) -> None:
 def _through_powers(W: Tensor, g: Tensor, count: int, scratch: Tensor) -> Tensor:
     """The skew gradient at A, given the gradients g at A, at A^2 and perhaps at A^4.
 
-    Only the Hermitian part S / 2 of a gradient at A^2 or A^4 counts. Pulling S / 2 back
-    through the square of A^2 gives (S A^2 + A^2 S) / 2, the Hermitian part of S A^2.
-    Pulling S / 2 back through the square of A gives -(S A + A S) / 2, the skew part of
-    -S A. The last line takes twice the skew part, so the line before it has a factor of
-    one half.
+    A^2 and A^4 are Hermitian, so only the Hermitian part of a gradient G at one of them
+    matters. It is S / 2 with S = G + G^H. Pulling S / 2 back through the square of A^2
+    gives (S A^2 + A^2 S) / 2, the Hermitian part of S A^2. Pulling S / 2 back through
+    the square of A gives -(S A + A S) / 2, the skew part of -S A. The last line takes
+    twice the skew part, so the line before it has a factor of one half.
     """
     gA, gA2 = g[:2]
     if count == 3:
@@ -303,7 +305,7 @@ def _through_powers(W: Tensor, g: Tensor, count: int, scratch: Tensor) -> Tensor
 
 
 def _add_adjoint(X: Tensor, sign: int, *, out: Tensor) -> Tensor:
-    """X + X^H or X - X^H; `out` must not be X itself."""
+    """X + X^H if `sign` is 1, X - X^H if it is -1; `out` must not be X itself."""
     if X.is_complex():
         # `X.mH` would conjugate lazily. In the first call of a compiled function, torch
         # 2.13 excludes the dispatch key of lazy conjugation, and a sum would read X^T

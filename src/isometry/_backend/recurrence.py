@@ -40,7 +40,7 @@ class Gradients(NamedTuple):
 
 
 class TimeStepTable:
-    """The rows of each time step in a buffer of states, for Python and C; see scan.h.
+    """Which rows of a buffer of states belong to which time step; see scan.h.
 
     Args:
         sizes: the number of rows of each time step.
@@ -52,7 +52,7 @@ class TimeStepTable:
     def __init__(self, sizes: Sequence[int]) -> None:
         sizes = list(sizes)
         if sizes != sorted(sizes, reverse=True) or min(sizes, default=0) < 0:
-            raise ValueError(f"`sizes` must not grow and not be negative; got {sizes}.")
+            raise ValueError(f"`sizes` must neither grow nor be negative; got {sizes}.")
         starts = [0, *accumulate(sizes)]
         self.batch, self.rows = max(sizes, default=0), starts[-1]
         self.starts, self.sizes = tuple(starts), tuple(sizes)

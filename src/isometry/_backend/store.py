@@ -2,8 +2,8 @@
 
 Loading a library runs its code. So the folder and the library must belong to the user,
 and nobody else may have permission to write to them. The name of a library ends with
-the SHA-256 of its contents, which shows damage. Libraries that have not been used for a
-long time are removed.
+the SHA-256 of its contents, so a damaged library is noticed. Libraries that have not
+been used for a long time are removed.
 """
 
 import contextlib
@@ -17,14 +17,15 @@ from pathlib import Path
 
 # days without use after which a library is removed
 _UNUSED_DAYS = 90
-# hours after which the temporary folder of a build is removed: its process was killed
+# hours after which the temporary folder of a build is removed, since a build that takes
+# so long must have been killed
 _STALE_HOURS = 24
 
 _DAY = 86400.0
 
 
 class BuildError(RuntimeError):
-    """The reason why there is no C library."""
+    """There is no usable C library; the message says why."""
 
 
 def open_folder() -> Path:
@@ -65,7 +66,8 @@ def check_trusted(path: Path) -> None:
     """Refuse a file or folder that somebody else could have written.
 
     Raises:
-        BuildError: if it is a link, belongs to another user, or others can write to it.
+        BuildError: if it is a symbolic link, belongs to another user, or is writable by
+            others.
     """
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
@@ -94,13 +96,13 @@ def find(folder: Path, key: str) -> Path | None:
         if library.name == file_name(key, contents):
             _touch(library)
             return library
-        # the contents do not match the name, perhaps because the machine has crashed
+        # the contents do not match the name, perhaps because the machine crashed
         library.unlink(missing_ok=True)
     return None
 
 
 def keep(source: Path, folder: Path, key: str) -> Path:
-    """Move a new library into the folder. After a crash it is complete or absent."""
+    """Move a new library into the folder. After a crash, it is complete or absent."""
     source.chmod(0o700)
     library = folder / file_name(key, source.read_bytes())
     _flush(source)

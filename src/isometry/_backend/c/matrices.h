@@ -1,7 +1,7 @@
 /* Kernels for one type REAL; see matrices.c. */
 
-/* C = X Y^T for n x 3 matrices, by one call of a BLAS. Python compares the result with the
- * right one before it uses this BLAS. */
+/* C = X Y^T for n x 3 matrices, by one call of a BLAS. Python checks the result before it
+ * uses this BLAS. */
 void NAME(probe)(NAME(gemm_t) gemm, const REAL *X, const REAL *Y, REAL *C, long n)
 {
     const long inner = 3;

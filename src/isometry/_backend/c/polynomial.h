@@ -1,6 +1,6 @@
 /* A polynomial of one skew matrix, and its adjoint, for one type REAL; see matrices.c.
  * Each is a single kernel, because for a small matrix several calls from Python would take
- * most of the time. The algorithm is that of operations.py, which explains slots and
+ * most of the time. The algorithm is the one in operations.py, which explains slots and
  * stages.
  *
  * A polynomial is a table of numbers and three integers: how many powers of A there
@@ -209,9 +209,9 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
         NAME(combine)(W, k, rows, square ? 1 : 2, n);
         if (square) {
-            /* L is symmetric, since it has no multiple of A, which is slot 0. So only the
-             * symmetric part of its gradient L G + G L counts, and it equals the symmetric
-             * part of (G + G^T) L. */
+            /* L has no term in A, and all its other terms are symmetric, so L is symmetric.
+             * Only the symmetric part of the gradient at L, which is L G + G L, matters. It
+             * equals the symmetric part of (G + G^T) L. */
             NAME(add_transpose)(G, 1, R, n);
             NAME(gemm_square)(gemm, R, 0, L, 1, 0, gL, n);
             NAME(distribute)(l + 1, gL, zeros, gL, 0, 0, g, 1, k, m);

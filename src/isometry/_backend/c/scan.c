@@ -14,7 +14,7 @@
 
 /* Gradients that decay over a thousand time steps become subnormal numbers, and arithmetic
  * with subnormal numbers is very slow on many processors. So inside a scan, subnormal
- * numbers are replaced by zero. */
+ * numbers are replaced with zero. */
 static unsigned flush_subnormals(void)
 {
 #ifdef __SSE__

@@ -1,9 +1,9 @@
 /* Kernels for one type REAL; see scan.c.
  *
- * States are rows of n numbers. Time step t has the `sizes[t]` rows from row `starts[t]`
- * on. Sequences are sorted by length, the longest first, so no time step has more rows
- * than the one before. Each thread computes all time steps of some of the sequences. So
- * the threads wait for each other once, not at every time step. */
+ * States are rows of n numbers. Time step t has `sizes[t]` rows, which begin at row
+ * `starts[t]`. Sequences are sorted by length, the longest first, so no time step has more
+ * rows than the one before. Each thread computes all time steps of some of the sequences.
+ * So the threads wait for each other only once, not at every time step. */
 
 /* Y = X M + beta Y, or X M^T + beta Y if `transpose` is 'T', for `rows` rows. */
 static void NAME(times_matrix)(NAME(gemm_t) gemm, const REAL *X, const REAL *M,
@@ -111,8 +111,8 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
                 const REAL c = x * inverse, s = y * inverse;
                 /* the derivative is 1 along h, and |h| / (|h| - b) orthogonally to h */
                 const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                /* m is |z|, computed as |h| - b. A tiny |z| was rounded away when b was
-                 * added, so m is taken to be at least EPSILON |h|. */
+                /* m is |z|, computed as |h| - b. If |z| is tiny, it was lost to rounding
+                 * when b was added, so m is at least EPSILON |h|. */
                 const REAL m = MAX(l - b[i], EPSILON * l);
                 const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
                 d[2 * i] = c * along - s * across;
