@@ -18,14 +18,14 @@ def cayley(A: Square) -> Square:
 
     The map agrees with $\exp A$ to second order, is injective, and reaches every $Q$
     without the eigenvalue $-1$. Gradients are skew matrices, and forward mode projects
-    its directions to skew matrices. Rounding $A$ changes the result by
+    directions onto skew matrices. Rounding $A$ changes the result by
     $\varepsilon \lVert A \rVert$: the error grows in proportion to the norm, and so
     does the defect of orthogonality. If an entry of a matrix is not finite, or the sum
     of its entries overflows, its result is NaN; the other matrices of the batch are not
     affected.
 
     Cost: one inverse. The derivative along $E$ is $\frac14 (Q + I) E (Q + I)$, so the
-    backward pass is two products and no factorization.
+    backward pass takes two products and no factorization.
 
     Args:
         A: skew-symmetric or skew-Hermitian; this is not checked (see `check_skew`).
@@ -64,8 +64,8 @@ def cayley_inverse(Q: Square) -> Square:
     `torch.compile`, `torch.vmap`, on the meta device) the result is NaN instead of an
     error. A matrix with an entry that is not finite gives NaN.
 
-    Cost: one inverse; two products in the backward pass. Except in a graph, the check
-    reads one flag from the device.
+    Cost: one inverse; two products in the backward pass. Where values can be read, the
+    check reads one flag from the device.
 
     Args:
         Q: orthogonal or unitary; this is not checked. float16 and bfloat16 are
@@ -94,7 +94,7 @@ def cayley_inverse(Q: Square) -> Square:
     distance = torch.where(info[..., None, None] > 0, 0, distance)
     poison = nan_unless_finite(X)
     bound = 4 * max(X.shape[-1], 1) * torch.finfo(Q.dtype).eps
-    # a matrix with NaN is not refused: its result is NaN
+    # a matrix that contains NaN is not refused: its result is NaN
     near = ~(distance > bound) & ~poison.isnan()
     _refuse_eigenvalue_minus_one(near, distance, bound, dtype=Q.dtype)
     poison = poison + nan_unless(~near, like=X)

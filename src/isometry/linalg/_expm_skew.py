@@ -24,7 +24,7 @@ def expm_skew(
 
     The gradient is a skew matrix: it is $(g - g^H)/2$, where $g$ is the gradient in the
     space of all matrices. The derivative is defined along skew directions. A matrix
-    that is not skew gives a meaningless result: call `check_skew` to be sure.
+    that is not skew gives a meaningless result; if in doubt, call `check_skew`.
 
     The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Their
     number depends on the largest angle, which is the spectral norm of $A$. Up to angle
@@ -92,8 +92,8 @@ def expm_skew_frechet(A: Square, E: Square) -> tuple[Square, Square]:
     $$ L(A, E) = \frac{d}{dt} \exp(A + tE) \Big|_{t=0}
        = \int_0^1 e^{sA} E \, e^{(1-s)A} \, ds $$
 
-    Both results can be differentiated any number of times. Cost: three times the
-    products of `expm_skew`.
+    Both results can be differentiated any number of times. Cost: three times as many
+    products as `expm_skew`.
 
     Args:
         A: skew; not checked.

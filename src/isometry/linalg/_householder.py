@@ -33,14 +33,14 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     Args:
         V: the vectors, as columns; there may be more than $n$ columns. float16 and
             bfloat16 are computed in float32.
-        columns: return only this many columns of $Q$, the first ones; None returns all.
+        columns: how many columns of $Q$ to return, from the first on; None for all.
 
     Returns:
         The first columns of $Q$, which are orthonormal.
 
     Raises:
         TypeError: if `V` has an integer dtype.
-        ValueError: if `V` has fewer than two axes, or `columns` is not among 0, ..., n.
+        ValueError: if `V` has fewer than two axes, or `columns` is not between 0 and n.
 
     References:
         [JLQGZ06] for $R$; [MHRB17] for the parametrization.
@@ -56,8 +56,8 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     X = in_float32_or_wider(V)
     if n > 0:
         # Each column is divided by its largest entry, which does not change the result.
-        # Otherwise, in float32, the square of 1e-30 would be zero and that of 1e30
-        # infinite.
+        # Otherwise, in float32, the square of 1e-30 would underflow, and the square of
+        # 1e30 would overflow.
         largest = X.detach().abs().amax(dim=-2, keepdim=True)
         X = X / torch.where(largest == 0, 1, largest)
     with autocast_off(X.device):
@@ -70,7 +70,7 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         # R singular.
         squares = torch.where(squares == 0, 1, squares)
         # R is computed as the transpose of L, so it is stored by columns. The backward
-        # pass solves with the conjugate of R, and Inductor of torch 2.13 gets the
+        # pass solves with the conjugate of R, and Inductor in torch 2.13 gets the
         # strides wrong if a complex R is stored by rows.
         L = (X.mT @ conjugate).tril(-1) + half * squares[..., :, None]
         first = conjugate[..., :columns, :].mT
@@ -81,7 +81,7 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
 
 @torch.no_grad()
 def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
-    r"""Factors of `Q`: vectors along which to reflect, and phases of the columns.
+    r"""Factorization of `Q` into reflections, given by vectors, and phases of columns.
 
     $$ Q = H_1 \cdots H_k I_{n,k} \operatorname{diag}(\phi), \qquad
        v_j = x_j + \operatorname{sgn}(x_{jj}) \lVert x_j \rVert\, e_j, \quad
@@ -90,9 +90,9 @@ def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
     where $x_j$ is column $j$ of $H_{j-1} \cdots H_1 Q$ with zeros above row $j$. It is
     a unit vector. Nothing cancels in $v_j$, whose length is between $\sqrt2$ and 2.
     Hence every $Q$ with orthonormal columns is a product of $k$ reflections with
-    phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`, to rounding.
+    phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`, up to rounding.
 
-    This is for the start of training: it runs a loop of $k$ passes in double precision,
+    This is meant for initialization: it loops over the $k$ columns in double precision,
     and has no gradient. Cost: $O(n k^2)$. A matrix with an entry that is not finite
     gives NaN; the other matrices of the batch are not affected.
 

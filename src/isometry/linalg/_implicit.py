@@ -1,4 +1,4 @@
-"""Tools for autograd functions, and the base class of those defined by an equation."""
+"""Tools for autograd functions, and a base class for implicitly defined functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +11,8 @@ from torch.autograd import Function
 def traceable(cls: type[Function]) -> Callable[..., Any]:
     """`cls.apply`, in a form that compilers can trace although `cls` has a `jvp`.
 
-    Dynamo does not support a function that has a `jvp`. So a graph contains a subclass
-    of `cls` without it, which has no forward mode.
+    Dynamo does not support an autograd function that has a `jvp`. So a graph contains a
+    subclass of `cls` without a `jvp`, which does not support forward mode.
     """
     name, no_jvp = f"{cls.__name__}InGraphs", {"jvp": staticmethod(Function.jvp)}
     in_graphs: type[Function] = type(name, (cls,), no_jvp)
@@ -37,8 +37,8 @@ def in_front(info: Any, in_dims: Any, inputs: tuple) -> list[Any]:
 class Implicit(Function):
     """A function of batches, defined by an equation between its inputs and its result.
 
-    The implicit function theorem gives the derivative in terms of all inputs but the
-    last and of the result. `ctx.saved_tensors` holds them in this order.
+    The implicit function theorem gives the derivative in terms of the result and of all
+    inputs except the last. `ctx.saved_tensors` holds these inputs, then the result.
     """
 
     @staticmethod

@@ -45,22 +45,23 @@ def logm_unitary(Q: Square) -> Square:
     spectrum. The error of $A$ is small relative to $A$ if $Q$ is near $I$, and
     $1/\delta$ times larger if an angle is $\delta$ below $\pi$. `Q` is not projected. A
     defect $\lVert Q^H Q - I \rVert_F$ of up to $10\, n \max(4, \sqrt n)\,
-    \varepsilon$, enough for the results of torch's own functions, is accepted and adds
-    to the error of the result. A matrix with a larger defect is refused.
+    \varepsilon$, which the results of torch's own functions satisfy, is accepted and
+    adds to the error of the result. A matrix with a larger defect is refused.
 
     The gradient is tangent: $g = Q \Gamma$ with $\Gamma$ skew, so that
-    $\langle g, dQ \rangle$ is right for $dQ = Q \Omega$ and zero for normal $dQ$. In
+    $\langle g, dQ \rangle$ is correct for $dQ = Q \Omega$ and zero for normal $dQ$. In
     forward mode, the normal part of $dQ$ is dropped. Both derivatives have a pole where
-    $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. Derivatives nest to
-    any order and in any modes except forward over forward. A matrix with an entry that
-    is not finite has the logarithm NaN.
+    $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. There are
+    derivatives of any order. Forward and reverse mode can be nested, but not forward
+    mode in forward mode. A matrix with an entry that is not finite has the logarithm
+    NaN.
 
     Cost: one `eigh`, a second one for the eigenspaces with angles near $\pi$ if there
     are any, and about 5 products; the derivative takes one complex `eigh` and 5
-    products. An angle counts as near $\pi$ from a bound between $\pi/2$ and $2\pi/3$
-    on. This decision and the checks read from the device. In a graph of
-    `torch.compile` the logarithm is one operator, and the operator raises its errors
-    when the graph runs.
+    products. Angles count as near $\pi$ above a threshold between $\pi/2$ and
+    $2\pi/3$, which depends on the matrix. This decision and the checks read from the
+    device. In a graph of `torch.compile` the logarithm is one operator, and the
+    operator raises its errors when the graph runs.
 
     Args:
         Q: orthogonal with determinant 1, or unitary. float16 and bfloat16 are computed
@@ -129,9 +130,9 @@ class Dlogm(Implicit):
     r"""The skew $W(A, E)$ for which $Q^H D\exp(A)[W]$ is the skew part of `E`.
 
     Here $Q = \exp A$. For a skew `E`, $W = \psi(\operatorname{ad}_A) E$ with $\psi(z) =
-    z / (1 - e^{-z})$, and the adjoint of $W$ in `E` is $W(-A, \cdot)$. The derivative
-    of $W$ in `A` follows from the implicit function theorem. It contains the second
-    derivative of exp, but no division by a difference of angles.
+    z / (1 - e^{-z})$, and the adjoint of $E \mapsto W(A, E)$ is $W(-A, \cdot)$. The
+    derivative of $W$ with respect to `A` follows from the implicit function theorem. It
+    contains the second derivative of exp, but no division by a difference of angles.
     """
 
     @staticmethod
@@ -173,7 +174,7 @@ def _dexpm(A: Tensor, W: Tensor) -> Tensor:
 
 
 def _d2expm(A: Tensor, W: Tensor, dA: Tensor) -> Tensor:
-    """The derivative of `_dexpm` in `A` along `dA`."""
+    """The derivative of `_dexpm` with respect to `A`, along `dA`."""
     # The upper right block of exp([[A, E], [0, A]]) is the derivative of exp along E.
     # Applying this twice gives the second derivative. Nested forward mode would be
     # wrong in torch 2.13.
@@ -201,7 +202,7 @@ def _principal(Q: Tensor) -> Tensor:
     # `_split` finds a gap between the cosines. Rounding leaves entries of order
     # eps / gap in the block of S that couples the eigenspaces on the two sides of the
     # gap. Only the skew part of M is returned. It is (S f(C) + f(C) S) / 2, where
-    # `ratio` holds the eigenvalues of f(C), and it is right to first order in these
+    # `ratio` holds the eigenvalues of f(C), and it is correct to first order in these
     # entries.
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
@@ -219,7 +220,7 @@ def _principal(Q: Tensor) -> Tensor:
 
 
 def _split(cosines: Tensor) -> Tensor:
-    """How many of the ascending `cosines` lie below their largest gap in `_WINDOW`."""
+    """How many of the sorted `cosines` lie below their largest gap in `_WINDOW`."""
     low, high = _WINDOW
     inside = cosines.clamp(low, high)
     # the window may contain no cosine, so its ends count as cosines
@@ -237,12 +238,12 @@ def _angle_over_sine(cosine: Tensor) -> Tensor:
 def _quarter_turn(S: Tensor) -> Tensor:
     r"""Skew unitary $J$ with $S = J |S|$. If `S` is real, so is $J$.
 
-    A real $S$ must have an even number of rows. Where $S$ is zero up to rounding, any
-    $J$ is right if $S$ is complex. If $S$ is real, its null vectors must form pairs,
-    each the real and the imaginary part of an eigenvector. QR makes the vectors of all
-    pairs orthonormal, those of the largest sines first. So a vector that QR changes, or
-    that it puts in place of a linearly dependent one, is orthogonal to the vectors of
-    all larger sines.
+    A real $S$ must have an even number of rows. On the vectors that $S$ maps to zero,
+    up to rounding, $J$ is not unique. If $S$ is complex, any choice will do. If $S$ is
+    real, these vectors must form pairs, each the real and the imaginary part of an
+    eigenvector. QR makes the vectors of all pairs orthonormal, beginning with the
+    largest sines. So a vector that QR changes, or that it puts in place of a linearly
+    dependent one, is orthogonal to the vectors of all larger sines.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():

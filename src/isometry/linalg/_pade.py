@@ -29,11 +29,11 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
 
     For skew $A$ we have $q_m(-A) = q_m(A)^H$, so $Q$ is orthogonal or unitary for every
     degree $m$ and every $s$, up to rounding. Degree 1 without squarings is the Cayley
-    map. With `squarings="auto"`, $s$ is the least number for which value and derivative
-    agree with $\exp A$ to the unit roundoff $u$. They agree if the norm of $2^{-s} A$
-    is at most $\theta$, the smaller of 6 and the root of $\theta^{2m} = u / ((2m+1)\,
-    c_m)$ with $c_m = (m!)^2 / ((2m)!\, (2m+1)!)$. The norm of $A$ is bounded by
-    $\lVert A^j \rVert_1^{1/j}$ for powers that are needed anyway.
+    map. With `squarings="auto"`, $s$ is the smallest number for which the value and the
+    derivative agree with those of exp up to the unit roundoff $u$. They agree if the
+    norm of $2^{-s} A$ is at most $\theta$, the smaller of 6 and the root of
+    $\theta^{2m} = u / ((2m+1)\, c_m)$ with $c_m = (m!)^2 / ((2m)!\, (2m+1)!)$. The norm
+    of $A$ is bounded by $\lVert A^j \rVert_1^{1/j}$ for powers that are needed anyway.
 
     Gradients are skew matrices. The error grows in proportion to $\lVert A \rVert$, as
     it does in the exponential itself when $A$ is rounded. `"auto"` gives NaN if
@@ -105,7 +105,7 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
     with determinant 1. Degree 1 is `cayley_inverse`, with the eigenvalue $-1$ out of
     reach.
 
-    This is for the start of training: there is no gradient, and like `logm_unitary` it
+    This is meant for initialization: it has no gradient, and like `logm_unitary` it
     reads from the device. A matrix with an entry that is not finite gives NaN. Cost:
     `logm_unitary`, one complex `eigh` in double precision and a product.
 
@@ -155,7 +155,7 @@ def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
 
 
 def pade_phase(x: Tensor, degree: int) -> tuple[Tensor, Tensor]:
-    """The phase of r_m(ix), modulo 2 pi, and its derivative in x."""
+    """The phase of r_m(ix), modulo 2 pi, and its derivative with respect to x."""
     b = _coefficients(degree)
     # q(-ix) = even + i x odd, where `even` and `odd` are polynomials in x^2
     even = [c * (-1) ** j for j, c in enumerate(b[0::2])]
@@ -173,7 +173,7 @@ def _horner(b: list[float], x: Tensor) -> Tensor:
 
 
 def pade_radius(degree: int, dtype: torch.dtype) -> float:
-    r"""Largest norm at which $r_m$ is the exponential to the unit roundoff of `dtype`.
+    r"""Largest norm at which $r_m$ equals exp up to the unit roundoff of `dtype`.
 
     With $u$ the unit roundoff, for all real $|x| \le \theta$,
 
@@ -185,7 +185,7 @@ def pade_radius(degree: int, dtype: torch.dtype) -> float:
     \int_0^1 t^m (1-t)^m e^{tz} dt$ on the imaginary axis, where $|q| \ge 1$. Because of
     the factor $2m + 1$ in $\theta^{2m}$, derivatives, and so gradients, are as accurate
     as values. The result is never above 6: at larger norms the terms of $q$ begin to
-    cancel, and one more squaring does less harm.
+    cancel, and one more squaring loses fewer digits.
 
     Args:
         degree: $m$.
@@ -242,7 +242,7 @@ def _approximant(A: Tensor, degree: int, squares: Sequence[Tensor] = ()) -> Tens
     """r_m(A). `squares` may hold the first few of A^2, A^4, ..., if they are known.
 
     With U the odd and V the even part of q(-A), r = (V - U)^-1 (V + U). It is computed
-    as I + 2 (V - U)^-1 U, so that a small A loses no digits.
+    as I + 2 (V - U)^-1 U, so that no digits are lost if A is small.
     """
     b = _coefficients(degree)
     eye = identity(A)
@@ -259,7 +259,7 @@ def _approximant(A: Tensor, degree: int, squares: Sequence[Tensor] = ()) -> Tens
     return eye + 2 * torch.linalg.inv_ex(V - U).inverse @ U
 
 
-# not traced, because Dynamo of torch 2.7 does not support `min` with a key
+# not traced, because Dynamo in torch 2.7 does not support `min` with a key
 @constant_in_graphs
 def _step(*degrees: int) -> int:
     """The exponent j for which Horner's rule in (A^2)^j needs the fewest products."""

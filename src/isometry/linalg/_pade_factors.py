@@ -1,4 +1,4 @@
-"""Factors of the diagonal Pade approximants of the exponential, from exact integers."""
+"""Factors of diagonal Pade approximants of the exponential, by integer arithmetic."""
 
 import cmath
 import functools
@@ -34,7 +34,7 @@ def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
     return _constant_factors(len(range(degree)))
 
 
-# without this decorator, Dynamo would trace the cache and the arithmetic with integers
+# without this decorator, Dynamo would trace the cache and the integer arithmetic
 @constant_in_graphs
 def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
     return _factors(degree)
@@ -59,14 +59,15 @@ def _factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 
 def _zeros(degree: int, bits: int) -> list[_Fixed]:
-    """Zeros of the numerator, by Weierstrass' iteration for all zeros at once."""
+    """All zeros of the numerator, by the Weierstrass iteration."""
     m = degree
     # the numerator times (2m)! / m!, which makes it monic
     numerator = [
         math.comb(m, j) * math.factorial(2 * m - j) // math.factorial(m)
         for j in range(m + 1)
     ]
-    # start on a half circle in the left half-plane, near the curve of the zeros
+    # start on a half circle in the left half-plane, near the curve on which the zeros
+    # lie
     zeros = []
     for j in range(m):
         z = 1.4 * m * cmath.exp(1j * math.pi * (0.5 + (j + 0.5) / m))

@@ -28,14 +28,14 @@ def polar(X: Matrix) -> Matrix:
        H \Omega + \Omega H = Q^H E - E^H Q. $$
 
     This formula divides only by sums of singular values. So the derivatives of all
-    orders are right when singular values are equal, as for $X = I$. If $X$ does not
-    have full rank, then $Q$ is one of many nearest matrices and has no derivative: the
-    gradient is NaN, infinite or huge. Derivatives nest in any modes except forward over
-    forward. A matrix with an entry that is not finite gives NaN; the other matrices of
-    the batch are not affected.
+    orders are correct even if singular values are equal, as for $X = I$. If $X$ does
+    not have full rank, then $Q$ is one of many nearest matrices and has no derivative:
+    the gradient is NaN, infinite or huge. Forward and reverse mode can be nested, but
+    not forward mode in forward mode. A matrix with an entry that is not finite gives
+    NaN; the other matrices of the batch are not affected.
 
-    Cost: one thin singular value decomposition. The backward pass is seven products, or
-    13 if `X` is not square.
+    Cost: one thin singular value decomposition. The backward pass takes seven products,
+    or 13 if `X` is not square.
 
     Args:
         X: any matrix. float16 and bfloat16 are computed in float32.
@@ -56,8 +56,8 @@ def polar(X: Matrix) -> Matrix:
     Y = in_float32_or_wider(X)
     with autocast_off(Y.device):
         poison = nan_unless_finite(Y)
-        # LAPACK raises for the whole batch if one matrix contains NaN, so such a matrix
-        # is replaced by the identity
+        # LAPACK raises for the whole batch if one matrix contains NaN, so this matrix
+        # is replaced with the identity
         eye = torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device)
         Y = torch.where(poison.isnan(), eye, Y)
         Y = Y.mH if X.shape[-2] < X.shape[-1] else Y
@@ -67,7 +67,7 @@ def polar(X: Matrix) -> Matrix:
 
 
 class PolarFactor(Function):
-    """X -> Q for tall or square X; the eigenpairs of H are outputs too."""
+    """X -> Q for tall or square X; eigenvalues and vectors of H are outputs too."""
 
     generate_vmap_rule = True
 
@@ -85,7 +85,7 @@ class PolarFactor(Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor, *_: Tensor) -> Tensor:
         X, Q, s, V = ctx.saved_tensors
-        # the derivative is a self-adjoint map
+        # the derivative is a self-adjoint map, so it also pulls gradients back
         return _derivative(X, Q, s, V, G)
 
     @staticmethod

@@ -43,7 +43,7 @@ def skew(X: Square) -> Square:
 
 
 def with_skew_gradient(A: Tensor) -> Tensor:
-    """`A`, but gradients and tangents are replaced by their skew parts."""
+    """`A`, but gradients and tangents are projected onto skew matrices."""
     skew_part = (A - A.mH) / 2
     # For a skew A, the detached difference is zero to the last bit. If A is not skew,
     # the difference restores its value: only derivatives are projected.
@@ -53,7 +53,7 @@ def with_skew_gradient(A: Tensor) -> Tensor:
 class LowerTriangle(torch.autograd.Function):
     """X -> L - L^T for real matrices, where L is the strictly lower triangle of X.
 
-    C passes over the memory once, torch's operations three times.
+    The C kernel makes one pass over memory, torch's operations make three.
     """
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Scaling and squaring, where each matrix of a batch has its own number of squarings.
 
-The products method of `expm_skew` has its own code, which squares $Q - I$ instead of
+The method "products" of `expm_skew` has its own code, which squares $Q - I$ instead of
 $Q$.
 """
 
@@ -20,17 +20,17 @@ def scaled_and_squared(
     norm: Tensor,
     theta: float,
 ) -> Tensor:
-    r"""$f(2^{-s} M)^{2^s}$ with the least $s$ that brings the norm down to `theta`.
+    r"""$f(2^{-s} M)^{2^s}$ with the smallest $s$ that brings the norm down to `theta`.
 
-    The largest $s$ is read from the device.
+    The largest $s$ of the batch is read from the device.
 
     Args:
         function: $f$. Its arguments are the scaled powers of $M$, in the order of
             `powers`.
-        powers: $M$ and some of its powers, by their exponents.
+        powers: $M$ and some of its powers, keyed by their exponents.
         norm: a bound on the norm of each matrix, of shape `(*batch, 1, 1)`. Where it is
-            NaN or above $1/\varepsilon$, no digit of the result is known, and the
-            result and its gradient are NaN.
+            NaN or above $1/\varepsilon$, no digit of the result would be correct, and
+            the result and its gradient are NaN.
         theta: the norm up to which $f$ is accurate.
     """
     s = torch.log2(norm / theta).ceil().clamp(min=0)
@@ -38,8 +38,8 @@ def scaled_and_squared(
     unit = torch.exp2(-s)
     Q = function(*(P * unit**exponent for exponent, P in powers.items()))
     # A graph cannot contain a loop whose length is read from a tensor, so in a graph
-    # the loop is an operator. It cannot be an autograd function, because Dynamo of
-    # torch 2.13 refuses `.item()` inside an autograd function.
+    # the loop is a custom operator. An autograd function would not do, because Dynamo
+    # in torch 2.13 refuses `.item()` inside an autograd function.
     return _square_op(Q, s) if needs_operator(Q) else _square(Q, s)
 
 

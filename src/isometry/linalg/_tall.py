@@ -1,4 +1,4 @@
-"""Exponential map of the Stiefel manifold, by n x k and 2k x 2k matrices."""
+"""Exponential map of the Stiefel manifold, computed with small matrices if n > 2k."""
 
 import math
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._squaring import one_norm, scaled_and_squared
 
 # A matrix is halved until the bound on its norm in `_expm` is at most this number. Then
-# Taylor's polynomial is accurate. The degree of the polynomial is four times
-# `taylor_blocks` in `isometry._dtypes`.
+# the Taylor polynomial is accurate. Its degree is four times `taylor_blocks` in
+# `isometry._dtypes`.
 _THETA = 1.3
 
-# called as f(M, c): returns the c leading columns of a function of the square matrix M
+# a function f(M, c) that returns the c leading columns of a function of the matrix M
 Leading = Callable[[Tensor, int], Tensor]
 
 
@@ -43,17 +43,18 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     Any `X` is allowed: the part $B \operatorname{sym}(B^H X)$ that is normal to the
     manifold drops out, and its gradient is zero. No step divides by the singular values
     of $X_\perp$, so $X = 0$ is not a special case: at 0, $dY = dX$ for tangent $dX$.
-    The error grows in proportion to $\lVert X \rVert$, and to its square if
-    $n > 2k$ and the singular values of $X_\perp$ differ much. The result is NaN, for
-    that matrix only, if `X` is not finite or no digit would be correct: that is, if
+    The error grows in proportion to $\lVert X \rVert$, and to its square if $n > 2k$
+    and the singular values of $X_\perp$ have very different sizes. The result for a
+    matrix is NaN if the matrix is not finite or no digit would be correct: that is, if
     $\lVert X \rVert > 1/\varepsilon$, or if the computed $Y$ has a defect
-    $\lVert Y^H Y - I \rVert_F$ of $1/2$ or more. The last step, $Y (3I - Y^H Y)/2$,
-    makes $Y$ orthonormal up to rounding. Autograd treats its correction as a constant,
-    so the derivatives are the derivatives of $\exp(A) B$.
+    $\lVert Y^H Y - I \rVert_F$ of $1/2$ or more. The other matrices of the batch are
+    not affected. The last step, $Y (3I - Y^H Y)/2$, makes $Y$ orthonormal up to
+    rounding. Autograd treats the correction by this step as a constant, so the
+    derivatives are the derivatives of $\exp(A) B$.
 
-    Cost: seven products of $n k^2$ and about eight of $(2k)^3$; with the backward pass
-    14 and about 24. The number of squarings is read from the device. If $n \le 2k$, the
-    cost is `expm_skew` and seven products.
+    Cost: seven products of $n k^2$ and about eight of $(2k)^3$; together with the
+    backward pass, 14 and about 24. The number of squarings is read from the device. If
+    $n \le 2k$, the cost is `expm_skew` and seven products.
 
     Args:
         X: velocity, or free coordinates; any tall or square matrix. float16 and

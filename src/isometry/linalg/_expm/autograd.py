@@ -2,9 +2,9 @@
 
 No single mechanism of torch supports double backward, forward mode, `vmap` and
 `torch.compile` at once. The plan depends on the numbers in the matrix, so a compiler
-cannot trace an autograd function that chooses it. A compiler need not trace a custom
-operator, but operators drop tangents. So this file has both, and `exponential` picks
-one.
+cannot trace an autograd function that chooses the plan. A compiler need not trace a
+custom operator, but operators drop tangents. So this file has both, and `exponential`
+picks one.
 """
 
 import math
@@ -34,7 +34,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
-    """exp(A) with derivatives: by an operator in a graph, else an autograd function."""
+    """exp(A): by an operator in a graph, otherwise by an autograd function."""
     if needs_operator(A):
         return _expm_op(A, norm_bound)[0]
     return _by_function(A, norm_bound)
@@ -57,8 +57,9 @@ def _flat(X: Tensor) -> Tensor:
 def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
     if is_wrapper(A):
         raise TypeError(
-            f"`A` must be a plain tensor here and for second derivatives; got "
-            f"{type(A).__name__}. Gather a DTensor first with `A.full_tensor()`."
+            f"`A` must be a plain tensor for this function and for second "
+            f"derivatives; got {type(A).__name__}. Gather a DTensor first with "
+            f"`A.full_tensor()`."
         )
     A_flat = _flat(A)
     Q, W, plans = products.forward(backend_for(A_flat), A_flat, norm_bound)
@@ -69,7 +70,7 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
 
 def _backward(W: Tensor, plans: Tensor, G: Tensor) -> Tensor:
     G_flat = _flat(G)
-    # a hook on saved tensors may have returned W with other strides
+    # a hook on saved tensors may have returned W with different strides
     W = W.contiguous().view(W.shape[0], *G_flat.shape)
     backend = backend_for(W, G_flat)
     gradient = products.backward(backend, W, plans.reshape(-1), G_flat)
@@ -152,8 +153,8 @@ def adjoint(A: Tensor, G: Tensor, plans: Tensor | None = None) -> Tensor:
     """The skew gradient at A, given the gradient G at exp(A).
 
     The result can be differentiated again. The derivative L(A, E) of exp is the
-    integral of exp(sA) E exp((1 - s)A) over s from 0 to 1. So its adjoint in E is
-    G -> L(A^H, G), and A^H = -A.
+    integral of exp(sA) E exp((1 - s)A) over s from 0 to 1. So the adjoint of
+    E -> L(A, E) is G -> L(A^H, G), and A^H = -A.
     """
     g = frechet(-with_skew_gradient(A), G, plans)[1]
     return (g - g.mH) / 2

@@ -48,8 +48,8 @@ class EighExponential(torch.autograd.Function):
 
     @staticmethod
     def forward(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # LAPACK refuses NaN and infinity. A matrix that contains them is replaced by
-        # zero, and its angles by NaN, which makes the value and the gradient NaN.
+        # LAPACK refuses NaN and infinity. A matrix that contains them is replaced with
+        # zero, and its angles with NaN, which makes the value and the gradient NaN.
         finite = is_finite(A)
         theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0.0))
         theta = theta.masked_fill(~finite[..., 0], math.nan)
@@ -71,8 +71,8 @@ class EighExponential(torch.autograd.Function):
             return None
         A, theta, V = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # A second derivative may follow. `Adjoint` can be differentiated again, but
-            # not the formula below, in which theta and V count as constants.
+            # A second derivative may follow. `Adjoint` can be differentiated again. The
+            # formula below cannot, because it treats theta and V as constants.
             _, W, plans = autograd.Exponential.apply(A, None)
             return autograd.Adjoint.apply(A, G, W, plans)
         mean = (theta[..., :, None] + theta[..., None, :]) / 2
@@ -103,9 +103,9 @@ def _real_exponential(theta: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]
     a plane in which $\exp A$ rotates $y$ towards $x$. LAPACK does not know that angles
     come in pairs. So $V e^{i\Theta} V^H$ has an imaginary part of size
     $\varepsilon \lVert A \rVert$, and its real part is not orthogonal (the defect is
-    3e-4 at norm 1e5 in float32). QR makes the vectors of all planes orthonormal, those
-    of the largest angles first. It changes only vectors whose angles are zero up to
-    rounding.
+    3e-4 at norm 1e5 in float32). QR makes the vectors of all planes orthonormal,
+    beginning with the largest angles. It changes only vectors whose angles are zero up
+    to rounding.
     """
     n = V.shape[-1]
     pairs = n // 2

@@ -42,12 +42,13 @@ _FEW_SQUARINGS = 2
 
 # There is a Newton-Schulz step after every `MANY_SQUARINGS` squarings. Each squaring
 # doubles the defect, and the step squares the defect. After eight doublings, the square
-# is still negligible.
+# of the defect is still negligible.
 MANY_SQUARINGS = 8
 
 # Bounds on angles are widened by this factor, because the power sums are rounded.
-# Without the factor, an upper bound was too low by a fraction of up to 1.02e-3, in 600
-# seeds and sizes up to 512 (worst: complex64, n = 6, all angles but one equal).
+# Without the factor, upper bounds were too low by a relative error of up to 1.02e-3, in
+# tests with 600 seeds and sizes up to 512 (worst: complex64, n = 6, all angles but one
+# equal).
 MARGIN = 1 + 2e-3
 
 
@@ -65,11 +66,11 @@ def slots(dtype: torch.dtype) -> int:
 
 @lru_cache
 def plan_edges(dtype: torch.dtype) -> list[float]:
-    """The largest angle of each plan, in ascending order.
+    """The largest angle for which each plan is accurate, in ascending order.
 
     A plan is an index into this list: first all schemes, then the last scheme with 1,
-    2, 3, ... squarings. For angles above the last one, no digit of the result is known:
-    at an angle of 1 / eps, rounding A alone rotates the result by a radian.
+    2, 3, ... squarings. For angles above the last one, no digit would be correct: at an
+    angle of 1 / eps, rounding A alone rotates the result by a radian.
     """
     edges = [scheme.theta for scheme in SCHEMES[dtype.to_real()]]
     while edges[-1] * torch.finfo(dtype).eps < 1:
@@ -130,7 +131,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
 
 
 def _sharper_plan(backend: Backend, pair: Tensor) -> Any:
-    """The plan from a bound by A^4 and A^8; `pair` holds A^4 and memory for A^8."""
+    """The plan from the sharper bound; `pair` holds A^4, and memory for A^8."""
     backend.square(pair[0], pair[1])
     upper = angle_bounds(backend.power_sums(pair), power=4)[1]
     return _plan_for(upper, pair.dtype)
@@ -173,13 +174,14 @@ def choose_plans(
 def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     """The plans that occur, each with the indices of its matrices.
 
-    The most frequent plan comes first, with None, which means all matrices: computing
-    the few others twice is cheaper than copying most matrices out and back.
+    The most frequent plan comes first, with None, which means all matrices. The few
+    matrices with other plans are then computed twice, which is cheaper than copying
+    most matrices out and back.
     """
     # numpy can read the numbers even while torch records a graph
     numbers = plans.numpy()
-    # a single plan is not compared, since comparing takes 5 us, as long as a small
-    # product
+    # for a single plan, the comparison is skipped, since it takes 5 us, as long as a
+    # small product
     if numbers.size == 1 or (numbers == numbers[0]).all():
         yield int(numbers[0]), None
         return
@@ -229,7 +231,7 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     if scheme is None:
         return _nan_like(W[0])
     if W.shape[-1] == 1:
-        # the matrices are numbers; the error of torch.exp does not grow with the angle
+        # the matrices are 1 x 1; the error of torch.exp does not grow with the angle
         return torch.exp(W[0], out=W[-1]).clone()
     S = backend.evaluate(W, polynomial(scheme, squarings))
     if not squarings:
@@ -237,7 +239,7 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     W[-1].copy_(S)
     for k in range(1, squarings + 1):
         S = _squared(S, k)
-    # `_squared` may already have made a Newton-Schulz step after the last squaring
+    # after every MANY_SQUARINGS squarings, `_squared` has made a Newton-Schulz step
     if squarings > _FEW_SQUARINGS and squarings % MANY_SQUARINGS:
         S = _orthogonalized(S)
     S.diagonal(dim1=-2, dim2=-1).add_(1)
@@ -246,8 +248,9 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
 
 # A power Q of p is stored as S = Q - I, because a row of Q may have one entry near 1
 # while all others are tiny. In a product of Q with itself, the tiny terms would be
-# added to a number near 1 one by one, and every sum would be rounded. For a rotation in
-# one plane (n = 1024, angle 1, float64), the error was 7.0e-14.
+# added to a number near 1 one by one, and every sum would be rounded. When Q itself was
+# stored, the error was 7.0e-14 for a rotation in one plane (n = 1024, angle 1,
+# float64).
 
 
 def _squared(S: Tensor, k: int) -> Tensor:
@@ -287,8 +290,8 @@ def backward(
 ) -> Tensor:
     """The skew gradient at A, given the gradient G at exp(A).
 
-    With `from_coordinates`, it is the gradient at the coordinates from which `skew`
-    made A.
+    With `from_coordinates`, the result is instead the gradient at the coordinates from
+    which `skew` computed A.
     """
     if G.numel() == 0:
         return G.clone()

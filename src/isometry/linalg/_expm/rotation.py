@@ -27,10 +27,10 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
     r"""$B \exp(\operatorname{skew} X)$, the weight of a constrained layer.
 
     For one real matrix on the CPU, with at least `SMALLEST` rows and a constant `B`,
-    this is a single node of the graph (a single operator, if compiled). Then neither
-    the skew matrix nor its gradient is a separate tensor, which saves a tenth of the
-    time at n = 512. The gradient is the same as with separate steps. Cost: that of
-    `expm_skew`; with `B`, one more product for the value, and one for the gradient.
+    this is a single node of the autograd graph (a single operator, if compiled). Then
+    neither the skew matrix nor its gradient is a separate tensor, which saves a tenth
+    of the time at n = 512. The gradient is the same as with separate steps. Cost: as
+    for `expm_skew`; with `B`, one more product for the value, and one for the gradient.
 
     Args:
         X: free coordinates; entries above the diagonal are not read.
@@ -57,8 +57,8 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
 def within_reach(A: Tensor, reach: float) -> Tensor:
     """The skew matrices A, or NaN for a matrix with an angle that may exceed `reach`.
 
-    The bound on the angles is that of `angle_bounds`, but computed on the device of A,
-    so the host does not wait. Cost: two products. Where the value is NaN, the gradient
+    The angles are bounded as in `angle_bounds`, but on the device of A, so the host
+    does not wait. Cost: two products. Where the value is NaN, the gradient
     is NaN too.
     """
     X = A.detach()
@@ -101,8 +101,9 @@ class Rotation(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, B: Tensor | None) -> Tensor:
         Q, W, plan = _forward(X, B)
         ctx.save_for_backward(B, W, plan)
-        # X is not in `save_for_backward`: after a write to the coordinates, torch would
-        # then refuse even a first derivative, although only a second one reads them.
+        # X is not passed to `save_for_backward`. If it were, torch would refuse even a
+        # first derivative after a write to the coordinates, although only a second
+        # derivative reads them.
         if ctx.needs_input_grad[0]:
             ctx.X, ctx.version = X, version(X)
         return Q
@@ -130,7 +131,7 @@ def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
-    # a hook on saved tensors may have returned B or W with other strides
+    # a hook on saved tensors may have returned B or W with different strides
     W, G = W.contiguous(), G.contiguous()
     B = None if B is None else B.contiguous()
     backend = backend_for(G, W, B)
@@ -145,7 +146,7 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
 def _gradient_in_steps(
     ctx: Any, B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor
 ) -> Tensor:
-    """The gradient at X by differentiable operations, also for batches of gradients."""
+    """The gradient at X by differentiable operations; G may be a batch of gradients."""
     if version(ctx.X) != ctx.version:
         raise RuntimeError(
             "the coordinates must not change before a second derivative is taken "

@@ -1,4 +1,4 @@
-r"""Schemes: polynomials that replace the exponential, in few matrix products.
+r"""Schemes: polynomials that approximate exp with few matrix products.
 
 A scheme computes $A^2$ and $A^4 = A^2 A^2$, then products of linear combinations of all
 matrices computed so far, and finally a linear combination of all matrices:
@@ -28,10 +28,10 @@ class Scheme:
     r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
 
     Each row holds the coefficients of one linear combination of
-    $(I, A, A^2, A^4, P_3, \ldots)$, or of these without $A^4$. The rows are
-    $L_3, R_3, L_4, R_4, \ldots$, and the final combination comes last. No $R_j$ has a
-    multiple of $I$, so every product is zero if $A$ is zero. The final combination has
-    the coefficient 1 at $I$, so nothing cancels in the result near 0.
+    $(I, A, A^2, A^4, P_3, \ldots)$, or of these matrices without $A^4$. The rows are
+    $L_3, R_3, L_4, R_4, \ldots$, and the final combination comes last. No $R_j$
+    contains a multiple of $I$, so every product is zero if $A$ is zero. In the final
+    combination, $I$ has the coefficient 1, so nothing cancels in the result near 0.
     docs/theory/expm_skew.md has the error of each scheme.
     """
 
@@ -57,7 +57,7 @@ class Scheme:
 
 @lru_cache(maxsize=256)
 def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
-    """p(A / 2^squarings) as a polynomial in A; without its term I if squarings > 0."""
+    """p(A / 2^squarings) as a polynomial in A, without the term I if squarings > 0."""
     unit, p = scheme.theta * 2.0**squarings, scheme.powers
     units = (unit, unit**2, unit**4)[:p]
 
