@@ -16,7 +16,7 @@ class AbstractGated(AbstractNamedRecurrent):
     """Base class of `ExpLSTM` and `ExpGRU`, with the options of `ExpGRU`.
 
     Attributes:
-        gates: the kind of cell.
+        gates: the kind of cell, an LSTM or a GRU.
     """
 
     gates: ClassVar[Gates]

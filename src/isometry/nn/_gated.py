@@ -65,7 +65,7 @@ class GatedCell(AbstractNamedCell):
     Args:
         input_size: number of features of the input.
         hidden_size: number of features of a state.
-        gates: the kind of cell.
+        gates: the kind of cell, an LSTM or a GRU.
         bias: whether there is a bias, one number for each gate and feature.
         candidate_bias: whether a GRU adds a second bias to $W_n h$.
         device: device of the parameters.
@@ -119,7 +119,7 @@ class GatedCell(AbstractNamedCell):
                 nn.init.uniform_(parameter, -size, size)
 
     def first_state(self, batch: int) -> State:
-        """Zeros for each tensor of the state."""
+        """The initial state, in which all tensors are zero."""
         zeros = self.weight_ih.new_zeros(batch, self.hidden_size)
         return (zeros,) * self.gates.states
 

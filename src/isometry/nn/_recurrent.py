@@ -29,7 +29,7 @@ class AbstractCell(nn.Module):
         weight_ih: the input weight.
         h0: the learned initial state, or None.
         redundant: how many real numbers among the parameters have no effect, or are
-            determined by other numbers. `count_parameters` subtracts this.
+            determined by other numbers. `count_parameters` subtracts this number.
     """
 
     input_size: int
@@ -154,7 +154,8 @@ class AbstractRecurrent(nn.Module):
         """Make the cells of all layers and directions.
 
         Args:
-            make_cell: makes the cell of one layer and direction, given its input size.
+            make_cell: makes the cell for one direction of one layer, given its number
+                of input features.
         """
         directions = 2 if self.bidirectional else 1
         self.cells = nn.ModuleList(

@@ -45,11 +45,11 @@ class Weights(NamedTuple):
     # these are methods, because Dynamo in torch 2.7 cannot trace a property of a named
     # tuple
     def threshold(self) -> Tensor | None:
-        """The bias, if it is the threshold of modReLU."""
+        """The bias if it is the threshold of modReLU, otherwise None."""
         return self.b if takes_threshold(self.sigma) else None
 
     def summand(self) -> Tensor | None:
-        """The bias, if it is added to T x."""
+        """The bias if it is added to T x, otherwise None."""
         return None if takes_threshold(self.sigma) else self.b
 
     def cell(self) -> Cell:

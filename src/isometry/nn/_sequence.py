@@ -252,7 +252,7 @@ def _is_index(x: Tensor) -> bool:
 
 
 def check_rows(rows: Rows, inputs: int) -> None:
-    """Raise unless the rows fit a layer with `inputs` features."""
+    """Raise unless the rows fit a layer with `inputs` input features."""
     x = rows.x
     if not _is_index(x):
         if x.shape[-1] != inputs:

@@ -40,7 +40,7 @@ class Draw:
     generator: torch.Generator | None = None
 
     def uniform(self, *shape: int, bound: float) -> nn.Parameter:
-        """A parameter of numbers drawn uniformly between -`bound` and `bound`."""
+        """A parameter drawn uniformly between -`bound` and `bound`."""
         X = torch.empty(shape, dtype=torch.float64, device="cpu")
         return self.parameter(X.uniform_(-bound, bound, generator=self.generator))
 
@@ -59,7 +59,7 @@ class Draw:
         return self.complex_uniform(n, inputs, bound=glorot(inputs, 2 * n))
 
     def normal(self, *shape: int, std: float) -> nn.Parameter:
-        """A parameter of normal numbers with mean 0 and standard deviation `std`."""
+        """A normally distributed parameter with mean 0 and standard deviation `std`."""
         X = torch.empty(shape, dtype=torch.float64, device="cpu")
         return self.parameter(X.normal_(std=std, generator=self.generator))
 
@@ -226,7 +226,7 @@ class AbstractComparator(AbstractRecurrent):
 
     @abstractmethod
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell of one layer and direction, which reads `inputs` features.
+        """The cell for one direction of one layer, with `inputs` input features.
 
         Raises:
             ValueError: if an option of the network has an invalid value.

@@ -104,7 +104,7 @@ class BlockRotation:
 
 
 class Planes:
-    """Which coordinates each layer of rotations pairs, and in which blocks.
+    """The pairs of coordinates that each layer rotates, grouped in blocks.
 
     Attributes:
         n: number of coordinates of a state.
