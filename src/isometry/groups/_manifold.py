@@ -119,7 +119,7 @@ class AbstractManifold(ABC):
         """The origin, after rotating its coordinate planes by the angles `theta`."""
         del theta
         raise ValueError(
-            f"`theta` must be the angles of a maximal torus; {self} has none. "
+            f"`theta` must be the angles of a maximal torus; {self} has no such torus. "
             f"Use `random` or `origin`."
         )
 
@@ -250,13 +250,13 @@ class AbstractManifold(ABC):
     def mean(self, Q: Tensor, *, weights: Tensor | None = None) -> Tensor:
         r"""Riemannian mean of points: it minimizes $\sum_i w_i\, d(M, Q_i)^2$.
 
-        The mean is unique if the points lie in a small ball; on SO(3), if rotations by
-        less than $\pi / 2$ take one center to all points. Autograd differentiates
-        through all iterations.
+        The mean is unique if the points lie in a small ball; on SO(3), if every point
+        is less than a rotation by $\pi / 2$ away from some center. Autograd
+        differentiates through all iterations.
 
         Args:
             Q: points. The mean is taken over the first axis; other batch axes stay.
-            weights: one weight for each point, with a nonzero sum; None for equal ones.
+            weights: one for each point, with a nonzero sum; None means equal weights.
 
         Returns:
             One point for each element of the other batch axes.
@@ -352,11 +352,11 @@ class AbstractManifold(ABC):
     def resolve_coordinates(
         self, retraction: MapLike, *, name: str = "retraction"
     ) -> AbstractRetraction | Householder:
-        """The map, looked up if it is a name. Raise unless it can parametrize."""
+        """The map, from an object or name. Raise if it cannot parametrize a weight."""
         return self._map(retraction, name, _can_parametrize)
 
     def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
-        """The map, looked up if it is a name. Raise unless `is_able` accepts it."""
+        """The map, from an object or name. Raise unless `is_able` accepts it."""
         phi = parse_map(value, name=name)
         if isinstance(phi, self.maps) and is_able(phi):
             return phi

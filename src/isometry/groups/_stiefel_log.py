@@ -265,8 +265,7 @@ def _linearization(
         E = E.detach().requires_grad_()
         P = expm_tall(E, Q.detach())
         Z = torch.zeros_like(P, requires_grad=True)
-        # J^* Z is linear in Z, so its backward pass applies the adjoint of J^*, that is
-        # J
+        # J^* Z is linear in Z, so its backward pass applies J, the adjoint of J^*
         (pulled,) = torch.autograd.grad(P, E, Z, create_graph=True)
 
     def pull_back(X: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
-"""Memory for constrained weights, so that reading a weight twice computes it once.
+"""Cache of constrained weights, so that reading a weight twice computes it once.
 
-In training a weight is computed once per autograd graph: every read returns the same
-tensor until a backward pass goes through it. Without gradients it is computed once, and
-again only after a change. To notice every change, a read compares all O(n^2) bytes of
-the coordinates, of the base and of the weight itself, because a write through `.data`
-or a numpy view leaves no other trace.
+During training a weight is computed once per autograd graph: every read returns the
+same tensor until a backward pass goes through it. Without gradients it is computed
+once, and again only after a change. To notice every change, a read compares all O(n^2)
+bytes of the coordinates, of the base and of the weight itself, because a write through
+`.data` or a numpy view leaves no other trace.
 
 Bytes are compared only on the CPU: on other devices the host would have to wait for the
-result. There, torch's version counters are compared instead, and a weight is remembered
-only in training, while its autograd graph is alive.
+result. On those devices, torch's version counters are compared instead, and a weight is
+remembered only during training, while its autograd graph is alive.
 """
 
 import operator
@@ -37,15 +37,15 @@ from isometry._torch import (
 )
 from isometry.parametrizations._constraint import AbstractConstraint
 
-# Bound to local names, which saves the lookup in `torch`: reading a weight should take
-# only half a microsecond
+# global names, which save the lookups in `torch`: reading a weight should take only
+# half a microsecond
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 # the coordinates, and the buffer on which the weight depends, if there is one
 Inputs = tuple[Tensor, ...]
 
-# the number of steps that all optimizers in this process together have made
+# the total number of steps taken by all optimizers in this process
 _steps = 0
 
 
@@ -54,12 +54,12 @@ def read_fast(module: nn.Module, name: str) -> None:
 
     torch's own property looks up the `ParametrizationList` by name and calls it as a
     module. This can take longer than the forward pass of a small layer. The faster
-    property falls back on torch's under a compiler, in forward mode, inside
+    property falls back to torch's property under a compiler, in forward mode, inside
     `parametrize.cached`, and if the user has added another parametrization on top.
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
-    # not inside `read`, because Dynamo of torch 2.7 cannot trace an access to `fget`
+    # not inside `read`, because Dynamo in torch 2.7 cannot trace an access to `fget`
     read_slowly = slow.fget
 
     def read(module: Any) -> Tensor:
@@ -93,7 +93,7 @@ def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> 
     """The weight with coordinates `X`: the remembered tensor if nothing has changed.
 
     Args:
-        memory: remembers the weights that were computed before.
+        memory: holds the weights that were computed before.
         X: the coordinates.
         constraint: computes the weight from the coordinates.
     """
@@ -103,7 +103,7 @@ def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> 
         return constraint(X)
     graph = torch.is_grad_enabled() and X.requires_grad
     # Activation checkpointing runs a region twice, and both runs must save the same
-    # tensors. So neither may use a weight that was computed outside the region
+    # tensors. So neither run may use a weight that was computed outside the region.
     region = packing_hook() if graph else None
     if region is HIDDEN_HOOK:
         return constraint(X)
@@ -113,7 +113,7 @@ def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> 
         return weight
     if graph and not torch.is_inference_mode_enabled():
         return _compute(memory, inputs, constraint, graph=True, region=region)
-    # leave inference mode, because autograd could not use a tensor made in it
+    # leave inference mode, because autograd cannot use a tensor that was made in it
     with torch.inference_mode(False), torch.set_grad_enabled(graph):
         return _compute(memory, inputs, constraint, graph=graph, region=region)
 
@@ -182,7 +182,8 @@ class Entry:
         unchanged: UnchangedCheck,
     ) -> None:
         self.X = inputs[0]
-        # the buffer (the base or the phases), its name, and the dictionary it is in
+        # `rest` is the buffer on which the weight depends (the base or the phases), and
+        # `depends_on` is its key in the dictionary `buffers`
         self.rest = inputs[1] if len(inputs) > 1 else None
         self.depends_on = constraint.depends_on
         self.constraint, self.buffers = constraint, constraint._buffers
@@ -192,7 +193,7 @@ class Entry:
         self._reference = TensorWeakRef(weight)
         self.weight, self.unchanged = None, unchanged
         # Keep the weight alive only if its bytes can be compared. Otherwise it is
-        # remembered while something else, such as a graph, refers to it
+        # remembered only while something else, such as a graph, refers to it.
         if all(map(is_block, (weight, *inputs))):
             self.weight = weight
             self.unchanged = unchanged_bytes(weight, after=unchanged)
@@ -203,7 +204,7 @@ class Entry:
         if weight is None or (self.region and self.region()) is not region:
             return None
         # Compare versions too: writing equal bytes does not change the value, but torch
-        # refuses a backward pass through a graph whose saved tensors were written to
+        # refuses a backward pass through a graph whose saved tensors were written to.
         same = (
             inputs[0] is self.X
             and (inputs[1] if len(inputs) > 1 else None) is self.rest
@@ -219,7 +220,7 @@ class Entry:
 
 
 def _nothing() -> Any:
-    """Return None: the weight of a dropped entry is gone, and counts as changed."""
+    """Return None: as a weak reference, "no weight"; as a check, "changed"."""
 
 
 class Memory:
@@ -231,7 +232,7 @@ class Memory:
 
     Attributes:
         plain: the entry without a graph.
-        threads: its attribute `entry` is this thread's entry with a graph.
+        threads: thread-local; the attribute `entry` is the thread's entry with a graph.
     """
 
     def __init__(self) -> None:
@@ -239,7 +240,7 @@ class Memory:
         self.threads = threading.local()
         # The tensors from which the last weight was computed, the check that they are
         # unchanged, and the check without the coordinates. All three are in one tuple,
-        # so that another thread never sees only some of them replaced
+        # so that another thread never sees only some of them replaced.
         self._watched: tuple[tuple[Tensor, ...], UnchangedCheck, UnchangedCheck]
         self._watched = (), _nothing, _nothing
         self._steps = _steps
@@ -250,10 +251,11 @@ class Memory:
     def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> UnchangedCheck:
         """Prepare the inputs of a weight, and return a check that they stay unchanged.
 
-        If the base has changed, it is repaired: an average of models takes the mean of
-        their bases, and a mean of orthogonal matrices is not orthogonal. Coordinates
+        If the base has changed, it is repaired. For example, averaging models averages
+        their bases, and the mean of orthogonal matrices is not orthogonal. Coordinates
         that look as if `nn.init` had filled them are refused. The test for this takes
-        time, so it is skipped if an optimizer has made a step since the last weight.
+        time, so it is skipped if an optimizer has taken a step since the last weight
+        was computed.
         """
         before, unchanged, rest_unchanged = self._watched
         same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
@@ -271,12 +273,13 @@ class Memory:
 
 
 class Shared(torch.autograd.Function):
-    """The weight that `compute` returns for the coordinates, as one node of a graph.
+    """The weight `compute(X)`, as a single node of the autograd graph.
 
     Two losses that use a plain weight share no graph, so `backward` works for one and
     then for the other. Two losses that use a constrained weight share the graph from
-    the coordinates to the weight. This node hides that graph: the first backward pass
-    frees it, and a later pass recomputes it, or raises if `unchanged` returns False.
+    the coordinates `X` to the weight. This node hides that graph: the first backward
+    pass frees it, and a later pass recomputes it, or raises if `unchanged` returns
+    False.
     """
 
     @staticmethod
@@ -299,7 +302,8 @@ class Shared(torch.autograd.Function):
         if G is None:
             return None, None, None
         create_graph = torch.is_grad_enabled()
-        # only one backward pass can use the graph; `pop` is atomic, so threads are safe
+        # Only one backward pass can use the graph. `pop` is atomic, so this is
+        # thread-safe.
         graph = None if create_graph else vars(ctx).pop("graph", None)
         leaf, weight = graph or _recompute(ctx)
         (g,) = torch.autograd.grad(weight, leaf, G, create_graph=create_graph)
@@ -317,8 +321,8 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
         )
     with torch.enable_grad():
         # Differentiate with respect to an alias. The cotangent may depend on the
-        # coordinates too, and a derivative with respect to `X` would include this
-        # dependence
+        # coordinates too, and a derivative with respect to `ctx.X` would include this
+        # dependence.
         X = ctx.X.view_as(ctx.X)
         return X, ctx.compute(X)
 
@@ -326,7 +330,8 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
 def _unchanged_check(*tensors: Tensor) -> UnchangedCheck:
     """A function that returns True as long as these tensors are unchanged.
 
-    It compares bytes if C can read all of them, and version counters otherwise.
+    It compares bytes if C can read the memory of all tensors, and version counters
+    otherwise.
     """
     if all(map(is_block, tensors)):
         return unchanged_bytes(*tensors)
@@ -337,13 +342,13 @@ def _unchanged_check(*tensors: Tensor) -> UnchangedCheck:
 def _fingerprint(t: Tensor) -> tuple[object, ...]:
     """Values that differ after torch has written to a tensor or replaced its memory."""
     address = 0 if t.is_meta else t.data_ptr()
-    # a fused optimizer does not increase the version, so include its steps
+    # a fused optimizer does not increase the version, so include the number of steps
     steps = _steps if t.requires_grad else 0
     return version(t), t.shape, t.stride(), address, steps
 
 
 def count_step(*_: Any) -> None:
-    """Count an optimizer's step. torch calls this after a step of any optimizer."""
+    """Count a step. torch calls this hook after every step of any optimizer."""
     global _steps  # noqa: PLW0603 - one count for the whole process
     _steps += 1
 
@@ -353,16 +358,16 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     if torch.compiler.is_compiling() or transforms():
         return False
     # Inside a backward pass, reentrant checkpointing runs a region again and consumes
-    # its graph at once. Non-reentrant checkpointing has a packing hook, by which
-    # `Entry.find` keeps the weights of a region apart
+    # its graph at once. Non-reentrant checkpointing installs a packing hook, by which
+    # `Entry.find` recognizes the weights of a region.
     if backward_pass() != -1 and packing_hook() is None:
         return False
     # a weight with a tangent is valid only inside its level of forward mode
     if in_forward_mode():
         return False
     for t in inputs:
-        # fake tensors, sharded tensors and other subclasses can change without a trace
-        # in memory or version; an inference tensor has no version
+        # Fake tensors, sharded tensors and other subclasses can change without a trace
+        # in their memory or version counter. Inference tensors have no such counter.
         if type(t) not in PLAIN or t.is_inference() or (is_fake(t) and not t.is_meta):
             return False
         if version(t) is None:

@@ -24,8 +24,8 @@ _Map = TypeVar("_Map", bound=AbstractMap)
 _GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
 
 
-# no `__eq__` and `__repr__`: torch compares modules by identity, and prints them by
-# `extra_repr`
+# no generated `__eq__` and `__repr__`: torch compares modules by identity, and prints
+# them with `extra_repr`
 @dataclass(eq=False, repr=False)
 class AbstractConstraint(nn.Module, Generic[_Map]):
     """A parametrization of a manifold, from coordinates to the weight and back.
@@ -35,14 +35,14 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
 
     Args:
         manifold: the manifold of the weight.
-        layout: how the weight is seen as points of the manifold.
+        layout: how the weight is arranged as points of the manifold.
         retraction: the map from coordinates to points.
         dtype: dtype of the weight; all other tensors are float32 or wider.
         init: where the weight started, and starts again after `reset_parameters`.
         buffer: the initial value of the buffer that `depends_on` names.
 
     Attributes:
-        depends_on: name of the buffer on which the weight depends, besides the
+        depends_on: name of the buffer on which the weight depends, in addition to the
             coordinates.
         is_upright: whether the weight needs no reshaping to be a point or a batch of
             points.
@@ -66,22 +66,22 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Make `W` the weight, after a check, and return its coordinates."""
+        """Check `W`, make it the weight, and return its coordinates."""
         return self.start(self.point(W))
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
-        """Make the points `Q` the weight, unchecked, and return its coordinates."""
+        """Make the points `Q`, unchecked, the weight, and return its coordinates."""
 
     @abstractmethod
     def repair(self) -> None:
         """Correct the buffer of the constraint if a write has made it invalid."""
 
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Remove rounding errors from the tensors of a checkpoint, if they do harm.
+        """Remove rounding errors from a checkpoint where they would cause harm.
 
         Returns:
-            An error message if the checkpoint cannot be loaded, else None.
+            An error message if the checkpoint cannot be loaded, otherwise None.
         """
         del state, prefix
         return None
@@ -93,17 +93,17 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
     def refuse_filled(self, X: Tensor) -> None:
         """Raise if coordinates were initialized as if they were the weight.
 
-        Call it only where the values of `X` can be read, unless it is a meta tensor.
+        The values of `X` must be readable, unless it is a meta tensor.
 
         Raises:
-            ValueError: if they look like a matrix that `nn.init` has filled.
+            ValueError: if the coordinates look like a matrix that `nn.init` has filled.
         """
         if not X.is_meta and self.is_filled(X.detach()):
             sizes = ", ".join(map(str, X.shape))
             raise ValueError(
                 f"the coordinates of a weight on {self.manifold} must not be "
                 f"initialized as if they were the weight; got an orthogonal matrix, as "
-                f"`nn.init.orthogonal_` leaves. Assign to the weight itself, as in "
+                f"from `nn.init.orthogonal_`. Assign to the weight itself, as in "
                 f"`module.weight = nn.init.orthogonal_(torch.empty({sizes}))`, and "
                 f"leave parameters with 'parametrizations' in their name alone."
             )
@@ -168,8 +168,8 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
     ) -> None:
         self.repair()
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        # In an average of models the buffer is averaged too, and the mean of two names
-        # is not a name. So save new bytes instead of the buffer
+        # Averaging models averages this buffer too, and the mean of two names is not a
+        # name. So save new bytes instead of the buffer.
         destination[f"{prefix}map"] = self._map_bytes(self.map.device)
 
     def _load_from_state_dict(
@@ -185,9 +185,9 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
                     f"got {bytes(saved.tolist()).decode()!r}. Load into a model "
                     f"constrained with that map, then assign its weight to this one."
                 )
-            # Replace the saved name by our own, so that torch does not also complain
+            # Replace the saved name with our own, so that torch does not also complain
             # that the sizes differ. Do not use our buffer for this: it may be on the
-            # meta device, and with `assign=True` it would stay there
+            # meta device, and with `assign=True` it would stay there.
             state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
         problem = self.repair_checkpoint(state_dict, prefix)
         if problem is not None:
@@ -204,7 +204,7 @@ def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
     """The largest defect that rounding the entries of a point to `dtype` can cause."""
     # If rounding changes Q by dQ, then Q^H Q changes by at most 2 |Q|_2 |dQ|_F to first
     # order, and |dQ|_F is at most (eps / 2) |Q|_F = (eps / 2) sqrt(k). The factor 1.1
-    # covers the second order
+    # covers the second-order term.
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5
 
 
@@ -214,21 +214,22 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
     A loop such as `for name, p in rnn.named_parameters(): if "weight_hh" in name:
     nn.init.orthogonal_(p)` overwrites the coordinates of a constrained weight, because
     their name contains the name of the weight. The user wants the weight to be that
-    orthogonal matrix, but it would become the exponential of the matrix.
+    orthogonal matrix, but its entries would be used as coordinates, which give another
+    weight.
 
     Args:
         X: coordinates.
-        points: the coordinates in the shape of points of the manifold.
+        points: the coordinates `X`, arranged like points of the manifold.
 
     Returns:
         True for an orthogonal matrix times one of the gains of `nn.init`.
     """
-    # the matrix as `nn.init.orthogonal_` sees it
+    # the matrix that `nn.init.orthogonal_` would make orthogonal
     M = X.flatten(1) if X.ndim > 1 else X[None]
     M = M.mH if M.shape[0] < M.shape[1] else M
     n, k = M.shape
     # The norms of the first two columns rule out nearly all other coordinates. A single
-    # column may have such a norm by chance
+    # column may have such a norm by chance.
     if k < 2:
         return False
     squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()

@@ -23,7 +23,7 @@ from isometry.parametrizations._trivialization import Trivialization
 MOVING: "WeakSet[Coordinates]" = WeakSet()
 
 # The attribute that marks a parameter as coordinates. A copy of the parameter does not
-# have this attribute
+# have this attribute.
 _MARK = "_isometry_coordinates"
 
 
@@ -33,10 +33,10 @@ class Coordinates(ParametrizationList):
     The coordinates stay in float32 or wider when the module is cast to half precision.
     """
 
-    # Remembers computed weights. It is set by `begin`, which a copy calls too
+    # Holds computed weights. Set by `begin`, which also runs in a copy of this object.
     memory: Memory
     # True while a function initializes the weight. Meanwhile `original` holds the
-    # weight itself
+    # weight itself.
     is_plain = False
 
     @property
@@ -45,7 +45,7 @@ class Coordinates(ParametrizationList):
         return cast("AbstractConstraint", self[0])
 
     def forward(self) -> Tensor:
-        """The weight, either computed or from memory."""
+        """The weight, computed or taken from `memory`."""
         if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             self.__prepare_scriptable__()
         if self.is_plain:
@@ -82,9 +82,9 @@ class Coordinates(ParametrizationList):
         if len(self) > 1:
             super().right_inverse(value)
             return
-        # Do not call torch's method here. It requires that the value has the dtype of
+        # Do not call torch's method here. It requires the value to have the dtype of
         # the coordinates, but the coordinates of a half-precision weight are float32,
-        # or float64 if the module was in double precision before
+        # or float64 if the module was in double precision before.
         self.original.copy_(self.constraint.right_inverse(value))
 
     def begin(self) -> None:
@@ -108,8 +108,8 @@ class Coordinates(ParametrizationList):
 
         Inside the context, the parameter holds the weight instead of the coordinates,
         and a read of the weight returns the parameter. If the function has written to
-        it, the weight then starts at the nearest point, or at the point that the `init`
-        of the constraint draws. Otherwise the weight is as before.
+        the parameter, the weight is then moved to the nearest point, or to a point that
+        the `init` of the constraint draws. Otherwise the weight does not change.
         """
         X = self.original
         with torch.no_grad():
@@ -141,15 +141,15 @@ class Coordinates(ParametrizationList):
     ) -> None:
         errors: list[str] = args[-1]
         has_base = f"{prefix}0.base" in state_dict
-        # Missing coordinates are no error here: a file may store a tied weight only
-        # once, under the first of its names
+        # Missing coordinates are not an error here: a file may store a tied weight only
+        # once, under the first of its names.
         if f"{prefix}original" not in state_dict:
             pass
         elif f"{prefix}0.map" not in state_dict:
             errors.append(
                 f"`{prefix}0.map` is missing. A checkpoint of your own must be the "
                 f"whole `state_dict()`: the parameters do not determine the weight "
-                f"without the buffers, such as the base. A checkpoint of another "
+                f"without the buffers, such as the base. A checkpoint from another "
                 f"library loads with `isometry.load_foreign`."
             )
         elif has_base != (getattr(self.constraint, "base", None) is not None):
@@ -168,9 +168,9 @@ class Coordinates(ParametrizationList):
                 f"{self.constraint.manifold}; the checkpoint is not. Build the model "
                 f"with the dtype (an `ExpRNN` with the `unitary`) that was saved."
             )
-        # Forget the remembered weights, which refer to the old tensors. torch cannot
-        # swap tensors to which something refers
-        # (`set_swap_module_params_on_conversion`)
+        # Forget the remembered weights, which refer to the old tensors. With
+        # `set_swap_module_params_on_conversion`, torch cannot swap a tensor to which
+        # something else refers.
         self.memory = Memory()
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._mark()
@@ -222,9 +222,9 @@ class Coordinates(ParametrizationList):
 def holds_coordinates(parameter: nn.Parameter) -> bool:
     """Whether the parameter holds coordinates, or did before a constraint was removed.
 
-    The parameter has the attribute `_MARK` if so. The attribute survives all of torch's
-    ways to convert, load and copy a module. It is missing only if someone has replaced
-    the parameter by hand.
+    Such a parameter has the attribute `_MARK`, which survives all of torch's ways to
+    convert, load and copy a module. It is missing only if someone has replaced the
+    parameter by hand.
     """
     return getattr(parameter, _MARK, False)
 

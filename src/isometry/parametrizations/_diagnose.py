@@ -27,11 +27,11 @@ class Diagnosis:
     Attributes:
         manifold: the manifold of the weight.
         orthogonality_error: $\lVert Q^H Q - I \rVert_F / \sqrt{k}$ of the weight.
-        angles: angles of the eigenvalues of the weight, ascending; None if it is not
-            square.
+        angles: angles of the eigenvalues of the weight, in ascending order; None if it
+            is not square.
         border_distance: $\pi$ minus the largest angle of the coordinates. If it is
             negative, the coordinates are outside the domain where the exponential is
-            one to one; call `isometry.rebase`. None for reflections and declared
+            one-to-one; call `isometry.rebase`. None for reflections and declared
             weights.
         condition: largest over smallest singular value of the derivative of the map at
             the coordinates. None for reflections, for declared weights, for weights
@@ -47,10 +47,10 @@ class Diagnosis:
 
 @torch.no_grad()
 def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
-    r"""Diagnosis of every constrained or declared weight inside `module`, by its name.
+    r"""Diagnosis of every constrained or declared weight in `module`, keyed by name.
 
     The derivative of $\phi$ at $A = V \operatorname{diag}(i\theta) V^H$ multiplies the
-    entries of $V^H E V$ by divided differences, so that it has the singular values
+    entries of $V^H E V$ by divided differences, so its singular values are
 
     $$ \left| \frac{\phi(i\theta_j) - \phi(i\theta_l)}{\theta_j - \theta_l} \right|,
        \qquad \text{for exp } \left| \operatorname{sinc}
@@ -131,8 +131,8 @@ def _map_numbers(constraint: Trivialization, X: Tensor) -> tuple[float, float | 
 
 
 def _eigenvalue_angles(Q: Tensor) -> Tensor:
-    """Angles of the eigenvalues, ascending; NaN for a matrix that is not finite."""
-    # replace NaN by zero first: given NaN, MKL's eigenvalue solver ends the process
+    """Ascending angles of the eigenvalues; NaN for a matrix that is not finite."""
+    # replace NaN with zero first: given NaN, MKL's eigenvalue solver ends the process
     finite = is_finite(Q)
     angles = torch.linalg.eigvals(torch.where(finite, Q, 0)).angle().sort(-1).values
     return torch.where(finite[..., 0], angles, math.nan)
@@ -141,16 +141,17 @@ def _eigenvalue_angles(Q: Tensor) -> Tensor:
 def map_condition(
     theta: Tensor, retraction: AbstractRetraction, *, real: bool
 ) -> float:
-    """Condition of the derivative of the map at a skew matrix with these angles.
+    """Condition number of the derivative of a map at a skew matrix with these angles.
 
     Args:
-        theta: all angles, ascending; for a real matrix they come in opposite pairs.
+        theta: all angles, in ascending order. For a real matrix they come in pairs of
+            opposite sign.
         retraction: the map, which must be equivariant.
         real: whether the matrix and its directions are real.
 
     Returns:
-        Largest over smallest singular value, for the worst matrix of a batch; infinite
-        where the derivative is singular.
+        Largest over smallest singular value, for the worst matrix in the batch;
+        infinite where the derivative is singular.
     """
     # the map takes the eigenvalue i theta to exp(i phase); `slope` is the derivative of
     # the phase with respect to theta
@@ -163,9 +164,9 @@ def map_condition(
     keep = torch.ones(n, n, dtype=torch.bool, device=theta.device)
     if real:
         # Leave out the antidiagonal, which pairs each angle with its opposite. Both
-        # belong to the same plane. A plane has only one direction, the rotation in it,
-        # which is already on the diagonal. If n is odd, the middle angle is zero. It
-        # belongs to no plane, and has no direction at all.
+        # belong to the same plane, and in so(n) a plane has only one direction, its
+        # rotation, which is already on the diagonal. If n is odd, the middle angle is
+        # zero. It belongs to no plane, and has no direction at all.
         keep = ~torch.eye(n, dtype=torch.bool, device=theta.device).flip(0)
     values = values.abs()
     largest = torch.where(keep, values, -math.inf).amax((-2, -1))

@@ -44,8 +44,8 @@ def fold(module: Layer) -> Layer:
             continue
         own_class(owner)
         # When torch removes a parametrization, the `original` of its list becomes the
-        # parameter. In our list that would be the coordinates, so replace our list by
-        # one that holds the weight
+        # parameter. In our list that would be the coordinates, so replace our list with
+        # one that holds the weight.
         weight = weights[id(entry.coordinates)]
         plain = parametrize.ParametrizationList([nn.Identity()], weight, unsafe=True)
         cast("nn.ModuleDict", owner.parametrizations)[name] = plain
@@ -54,7 +54,7 @@ def fold(module: Layer) -> Layer:
         restore_weights(owner)
     # Parametrizations of the user's own remain. To remove one, torch changes the class
     # of its module. No copy of the module may share this class, or the copy would lose
-    # the parametrization too
+    # the parametrization too.
     for part in module.modules():
         if parametrize.is_parametrized(part):
             own_class(part)

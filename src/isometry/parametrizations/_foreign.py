@@ -1,4 +1,4 @@
-"""Loading checkpoints of plain layers, of torch's `orthogonal` and of geotorch."""
+"""Loading checkpoints from plain layers, torch's `orthogonal` and geotorch."""
 
 import copy
 import logging
@@ -12,7 +12,7 @@ from isometry.groups import AbstractMap, AbstractRetraction, Cayley, Exp, Househ
 from isometry.groups._maps import MapLike, parse_map
 from isometry.parametrizations._coordinates import Constrained, constrained
 
-# the maps that torch or geotorch have
+# the maps that torch or geotorch can use
 _PEER_MAPS = (Exp(), Cayley(), Householder())
 _log = logging.getLogger("isometry")
 _NEAREST = "%s: took the nearest point of %s, at distance %.2g"
@@ -25,10 +25,10 @@ _NO_BASE = (
 
 @runtime_checkable
 class Adopts(Protocol):
-    """A layer that can load the checkpoint of another kind of layer."""
+    """A layer that can load a checkpoint from another kind of layer."""
 
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
-        """Replace foreign keys that begin with `prefix` by the keys of this layer.
+        """Convert foreign entries under `prefix` to entries of this layer, in place.
 
         Weights that this layer constrains get the key of a plain weight.
         """
@@ -42,7 +42,7 @@ def load_foreign(
     retraction: MapLike | Mapping[str, MapLike] | None = None,
     strict: bool = True,
 ) -> Any:
-    r"""Load a checkpoint whose weights were constrained elsewhere, or not at all.
+    r"""Load a checkpoint with plain weights, or weights constrained by another library.
 
     For each constrained weight of `module`, the checkpoint may hold one of these:
 
@@ -57,22 +57,24 @@ def load_foreign(
       saved without buffers, the weight is not the one that was trained;
     - our own keys, which load as they are.
 
-    An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads the checkpoint of an `nn.RNN`,
+    An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads a checkpoint from an `nn.RNN`,
     `nn.LSTM` or `nn.GRU`. It takes the nearest rotation for each recurrent weight, gate
     by gate, and the sum of torch's two biases. If the weights were not rotations, the
     result is a different network, which needs more training.
 
     Everything else loads as with `module.load_state_dict`. The checkpoint does not say
     which map it was made with, so `load_foreign` assumes the map of our constraint. You
-    must name the map only for rectangular weights of torch, because torch's default for
-    them is "householder". Torch and geotorch see the kernel of a convolution as many
-    small matrices. That is a different constraint, so such a checkpoint is refused.
+    must name the map only for rectangular weights from torch, because torch's default
+    for them is "householder". Torch and geotorch treat the kernel of a convolution as
+    many small matrices. That is a different constraint, so such a checkpoint is
+    refused.
 
     Args:
         module: a model whose weights `isometry` constrains.
         state_dict: the checkpoint, as `torch.load(..., weights_only=True)` returns it.
-        retraction: "exp", "cayley" or "householder", for all weights or by their names
-            (`{"0.weight": "householder"}`); None for the map of the constraint.
+        retraction: "exp", "cayley" or "householder" for all weights, or a mapping from
+            the names of weights (`{"0.weight": "householder"}`); None for the map of
+            the constraint.
         strict: as in `load_state_dict`.
 
     Returns:
@@ -192,7 +194,7 @@ def _peer_weight(
     _check_weight(entry, W)
     constraint = entry.constraint
     defect = constraint.manifold.worst_defect(constraint.layout.points(W))
-    # weights of torch and geotorch have defects of up to 1e-3, measured in float32
+    # weights that torch and geotorch computed had defects of up to 1e-3 in float32
     if not defect <= 1e-2:
         raise ValueError(
             f"`{entry.key}` must be a point of {constraint.manifold}; got a weight "
@@ -216,7 +218,7 @@ def _peer_map(value: MapLike) -> AbstractMap:
     """The map with which torch or geotorch made a checkpoint."""
     # "expm" is the name of the exponential in geotorch, "matrix_exp" in torch
     phi = parse_map("exp" if value in ("expm", "matrix_exp") else value)
-    # an exponential with a `reach` is not equal to `Exp()`
+    # `Exp(reach=...)` is not equal to `Exp()`, but computes the same map
     if isinstance(phi, AbstractRetraction) and phi.is_exponential:
         phi = Exp()
     if phi not in _PEER_MAPS:

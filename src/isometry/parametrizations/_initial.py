@@ -8,24 +8,23 @@ from torch import Tensor
 
 from isometry.groups import AbstractManifold
 
-# a function from the shape of the angles and a random generator to the angles
+# takes the shape of the angles and a random generator, and returns the angles
 Angles = Callable[[tuple[int, ...], torch.Generator | None], Tensor]
 Init = str | Angles | None
 
 
 def henaff(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-    r"""Angles uniform in $(-\pi, \pi)$ [HSL16]."""
+    r"""Angles drawn uniformly from $(-\pi, \pi)$ [HSL16]."""
     return math.pi * (2 * _uniform(shape, generator) - 1)
 
 
 def cayley(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-    r"""Angles $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$ [HWY18]."""
+    r"""Angles $-\tan(u/2)$ with $u$ drawn uniformly from $(0, \pi/2)$ [HWY18]."""
     return -torch.tan(math.pi / 4 * _uniform(shape, generator))
 
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-    # on the CPU, even if the user has set another default device: the generator must be
-    # on the same device
+    # on the CPU, like the generator, even if the user has set another default device
     return torch.rand(shape, generator=generator, device="cpu")
 
 
@@ -60,7 +59,7 @@ def _from_torus(
     sampler: Angles,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """A point of a maximal torus, with the angles that `sampler` draws."""
+    """A point on a maximal torus, with the angles that `sampler` draws."""
     try:
         rank = manifold.rank
     except ValueError as error:

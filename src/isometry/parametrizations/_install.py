@@ -1,4 +1,4 @@
-"""Registration of a constraint. Whatever can fail runs before the module changes."""
+"""Registration of a constraint. All that can fail runs before the module changes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +41,8 @@ class Options:
     rebase_radius: float | None
 
 
-# Coordinates or a base made in inference mode could not be trained later, and nothing
-# would say so.
+# Not in inference mode: coordinates and bases made there could not be trained later,
+# and no error would say so.
 @torch.inference_mode(mode=False)
 def install(
     target: Target[Layer],
@@ -106,16 +106,16 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
 
 
 def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) -> None:
-    """Let all modules that hold the parameter compute the weight from `X`."""
+    """Make all modules that hold the parameter compute the weight from `X`."""
     weight = target.weight
-    # The coordinates of a half-precision weight are wider than the weight, and its
-    # gradient does not fit them
+    # The coordinates of a half-precision weight have a wider dtype, so the old gradient
+    # does not fit.
     if weight.dtype != X.dtype:
         weight.grad = None
     # in place, because an optimizer may already hold the parameter
     weight.data = X
-    # torch would ask a constraint for the coordinates of `X`, so start with a module
-    # that takes `X` as it is
+    # `ParametrizationList` calls `right_inverse` on its parameter, which here already
+    # holds coordinates. So start with `nn.Identity`, and insert the constraint later.
     coordinates = Coordinates([nn.Identity()], weight, unsafe=True)
     coordinates[0] = constraint
     coordinates.begin()
@@ -131,13 +131,13 @@ def _install_hooks(*, moving: bool) -> None:
     The hooks for bases that move automatically cost time at every step of any
     optimizer, so they are installed only with the first such base.
     """
-    # ask the lists, and not `functools.cache`, which Dynamo ignores with a warning
+    # not `functools.cache`, which Dynamo ignores with a warning
     if not _hooks:
         _hooks.append(register_optimizer_step_post_hook(count_step))
         _hooks.append(register_module_parameter_registration_hook(check_place))
     if moving and not _moving_hooks:
         # A compiled step must not trace these hooks: in torch 2.13, it would still use
-        # the gradient that a move of the base has dropped
+        # the gradient that a move of the base has dropped.
         eager: Any = torch.compiler.disable
         _moving_hooks.append(register_optimizer_step_pre_hook(eager(before_step)))
         _moving_hooks.append(register_optimizer_step_post_hook(eager(after_step)))

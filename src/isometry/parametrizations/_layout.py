@@ -1,4 +1,4 @@
-"""How a weight of any shape is seen as a batch of tall matrices.
+"""How a weight of any shape is arranged as a batch of tall matrices.
 
 Sharded coordinates (FSDP2, DTensor) are gathered first, because a map needs all their
 entries, and every process computes the whole weight. When coordinates are replaced,
@@ -25,7 +25,7 @@ _CONVOLUTIONS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """The way in which a weight is seen as points of a manifold.
+    """How a weight is arranged as points of a manifold.
 
     Args:
         shape: shape of the weight.
@@ -58,7 +58,7 @@ class Layout:
 def matrix_layout(
     module: nn.Module, name: str, weight: Tensor, blocks: int = 1
 ) -> Layout:
-    """The layout in which `orthogonal` sees a weight.
+    """The layout that `orthogonal` uses for a weight.
 
     Raises:
         ValueError: if the rows do not split into `blocks` blocks of equal size.
@@ -67,7 +67,7 @@ def matrix_layout(
     groups, flatten, (rows, columns) = 1, False, shape[-2:]
     if name == "weight" and isinstance(module, _CONVOLUTIONS):
         # The first axis of a kernel holds the output channels or, in a transposed
-        # convolution, the input channels. Each group of channels has its own weights
+        # convolution, the input channels. Each group of channels has its own weights.
         groups, flatten = module.groups, True
         rows, columns = shape[0], math.prod(shape[1:])
     if type(blocks) is not int or blocks < 1 or rows % (blocks * groups):
@@ -89,7 +89,7 @@ def layout_of(
     manifold: AbstractManifold,
     blocks: int = 1,
 ) -> Layout:
-    """The layout in which `constrain` sees a weight: the first that fits the manifold.
+    """The layout that `constrain` uses for a weight: the first that fits the manifold.
 
     If no layout fits, the first candidate is returned. `constrain` then raises, because
     the points do not have the shape of the manifold.

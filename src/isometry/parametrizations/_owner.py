@@ -29,9 +29,9 @@ Method = Callable[..., Any]
 def own_class(module: nn.Module) -> None:
     """Give a parametrized module a class that no copy of it shares.
 
-    torch makes the weight a property of a new class, and a copy shares that class.
-    Removing a parametrization from the copy would then remove the property from the
-    original, too.
+    torch makes the weight a property of a new class, and copies of the module share
+    that class. Removing a parametrization from a copy would then remove the property
+    from the original, too.
     """
     cls = type(module)
     # `type` creates these two entries itself
@@ -83,10 +83,7 @@ def _wrap_register(register: Method) -> Method:
 
 
 def _wrap_load(load: Method) -> Method:
-    """Wrap `_load_from_state_dict`, so that it refuses plain weights.
-
-    It refuses them even with `strict=False`.
-    """
+    """Wrap `_load_from_state_dict` to refuse plain weights, even if `strict=False`."""
 
     def wrapped(
         module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
@@ -96,7 +93,7 @@ def _wrap_load(load: Method) -> Method:
             saved = f"{prefix}parametrizations.{name}.0.map"
             if prefix + name in state_dict and saved not in state_dict:
                 errors.append(
-                    f"`{prefix}{name}` must be saved by its coordinates, because it is "
+                    f"`{prefix}{name}` must be saved as coordinates, because it is "
                     f"constrained; got a plain weight. Load the checkpoint with "
                     f"`isometry.load_foreign`."
                 )
@@ -121,7 +118,7 @@ def _wrap_deepcopy(deepcopy: Method) -> Method:
 _WRAPPERS = {
     "__deepcopy__": _wrap_deepcopy,
     "reset_parameters": _wrap_reset,
-    # nn.MultiheadAttention resets its parameters by a method of this name
+    # nn.MultiheadAttention resets its parameters in a method with this name
     "_reset_parameters": _wrap_reset,
     "register_parameter": _wrap_register,
     "_load_from_state_dict": _wrap_load,
@@ -129,13 +126,13 @@ _WRAPPERS = {
 
 
 def _keep_weights_fresh(module: nn.Module) -> None:
-    """Let a recurrent module of torch read its current weights, once per forward pass.
+    """Make a recurrent module of torch read current weights, once per forward pass.
 
     nn.RNN, nn.LSTM and nn.GRU keep a list of their weights, which they fill when a
     weight is assigned. A parametrized weight is computed at each access, so the list
     would hold an old tensor. Training would then change nothing (pytorch#65688) or
-    raise "backward a second time", or a deepcopy would raise. So we make the list a
-    property, which reads the weights at each access.
+    raise "backward a second time", or a deepcopy would raise. So the list becomes a
+    property that reads the weights at each access.
     """
     if not isinstance(module, nn.RNNBase):
         return
@@ -147,7 +144,7 @@ def _keep_weights_fresh(module: nn.Module) -> None:
 
 
 def restore_weights(module: nn.Module) -> None:
-    """Let a recurrent module fill its list of weights if none is parametrized."""
+    """Refill a recurrent module's own list of weights if none is parametrized."""
     if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
         fill_flat_weights(module)
 

@@ -19,14 +19,14 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups for an optimizer, with coordinates apart from plain parameters.
 
-    Coordinates of constrained weights get the rate `lr * orthogonal_lr_ratio`; the
-    paper trains them at a tenth of the rate of the other parameters. They get no weight
+    Coordinates of constrained weights get the rate `lr * orthogonal_lr_ratio`; [LM19]
+    trains them at a tenth of the rate of the other parameters. They get no weight
     decay, which would pull the weights towards their base. A scheduler that sets all
     rates to one value, such as `OneCycleLR` with a single `max_lr`, undoes the ratio:
     give it a list of rates. `LBFGS` does not accept groups.
 
     Parameters that `isometry.declare` has put on a manifold form one group for each
-    manifold, for the optimizers of `isometry.optim`, which step parameters of equal
+    manifold, for the optimizers of `isometry.optim`, which update parameters of equal
     shape as one batch. With any other optimizer they would leave the manifold, so the
     first step of such an optimizer raises.
 

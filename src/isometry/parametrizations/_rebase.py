@@ -54,7 +54,7 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
 
     Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched,
     so keep the base fixed with these optimizers. Keep it fixed under
-    `ZeroRedundancyOptimizer` too, because its processes step different parameters.
+    `ZeroRedundancyOptimizer` too, because its processes update different parameters.
     Sharded coordinates (FSDP2) are gathered, moved alike by all processes, and sharded
     again.
 
@@ -115,7 +115,7 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
-    """The least scale for which Adam moves no entry by more than the learning rate.
+    """The smallest scale for which Adam moves no entry by more than the learning rate.
 
     Averages start at zero and are too small at first. With the usual betas, after three
     steps the momentum is 0.27 times its true value, and an average of squares 0.003
@@ -146,7 +146,7 @@ def _fits(value: Any, X: Tensor) -> bool:
 
 
 def _real(X: Tensor) -> Tensor:
-    """Real and imaginary parts as separate entries, as torch's optimizers see them."""
+    """Real and imaginary parts as separate entries, as in torch's optimizers."""
     return torch.view_as_real(X) if X.is_complex() else X
 
 
@@ -167,7 +167,7 @@ def _check_owner(optimizer: Optimizer, coordinates: list[Any]) -> None:
 def check_policy(every: int | None, radius: float | None, *, moving: bool) -> None:
     """Raise unless `rebase_every` and `rebase_radius` are valid together.
 
-    `moving` says whether there is a base that can move.
+    `moving` is True if there is a base that can move.
     """
     options = [v for v in (every, radius) if v is not None]
     if options and not moving:
@@ -184,12 +184,12 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
     if every is not None and (type(every) is not int or every < 1):
         raise ValueError(
             f"`rebase_every` must be a positive number of steps; got {every!r}. "
-            f"None keeps the base."
+            f"None keeps the base fixed."
         )
     if radius is not None and not 0 < float(radius) < math.pi:
         raise ValueError(
-            f"`rebase_radius` must be between 0 and pi, where the exponential is one "
-            f"to one; got {radius}. A radius of 1 works well."
+            f"`rebase_radius` must be between 0 and pi, where the exponential is "
+            f"one-to-one; got {radius}. A radius of 1 works well."
         )
 
 
@@ -202,8 +202,8 @@ def before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     """Move the bases that are due. torch calls this after any optimizer's step."""
     _forget(optimizer)
-    # One optimizer may call another. Together they make a single step, which ends when
-    # the outer optimizer's step ends
+    # One optimizer may call another. Together they take a single step, which ends when
+    # the outer optimizer's step ends.
     others = [other for ref in _running if (other := ref()) is not None]
     if any(_calls_this(other) for other in others):
         return
@@ -212,7 +212,7 @@ def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         return
     moving = {id(coordinates.original): coordinates for coordinates in MOVING}
     # Go through the optimizer's parameters, whose order is the same on all ranks: all
-    # ranks must gather the same sharded coordinates at the same time
+    # ranks must gather the same sharded coordinates at the same time.
     for X in [p for group in optimizer.param_groups for p in group["params"]]:
         if id(X) not in moving or not X.requires_grad:
             continue

@@ -25,7 +25,7 @@ class Reflections(AbstractConstraint[Householder]):
 
     Args:
         manifold: O, SO, U or Stiefel.
-        layout: how the weight is seen as points of the manifold.
+        layout: how the weight is arranged as points of the manifold.
         retraction: the Householder map.
         dtype: dtype of the weight.
         init: where the weight started.
@@ -44,7 +44,7 @@ class Reflections(AbstractConstraint[Householder]):
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """The vectors of the reflections whose product is `Q`, which is not checked."""
+        """Set the phases for `Q`, unchecked; return the vectors of its reflections."""
         V, phase = self.retraction.vectors(Q)
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()

@@ -49,13 +49,13 @@ def orthogonal(
       "householder").
     - The kernel of a convolution is one matrix (torch: many small ones).
     - With `use_trivialization=False`, a weight that the map cannot reach raises (torch:
-      is replaced).
+      replaces it).
 
     `module.weight = Q` works for every orthogonal `Q` with any eigenvalues and, unless
     `det` is 1, with either determinant: the base $B$ moves to $Q$. With
     `use_trivialization=False` the base is the identity, and $Q$ must have coordinates
     around it. In that case exp accepts every square $Q$ (if real, of determinant $+1$)
-    and every tall $Q$ within the radius of injectivity; the Cayley map accepts only
+    and every tall $Q$ within the injectivity radius; the Cayley map accepts only
     square $Q$ without the eigenvalue $-1$. Householder reflections have no base in
     either case, and accept every $Q$.
 

@@ -50,7 +50,7 @@ class Target(Generic[Layer]):
         module: the module that owns the parameter.
         name: name of the parameter in the module.
         weight: the parameter.
-        ties: other modules that hold the parameter, each with its name there.
+        ties: other modules that hold the parameter, each with the name it has there.
     """
 
     module: Layer
@@ -158,19 +158,19 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
 
 
 def tie(place: Place, coordinates: Coordinates) -> None:
-    """Let a module that holds the parameter compute with the constrained weight."""
+    """Make a module that holds the parameter compute with the constrained weight."""
     module, name = place
     if parametrize.is_parametrized(module):
         own_class(module)
     # torch turns the weight into a property that reads a list of parametrizations, and
-    # we replace this list by the shared `coordinates`
+    # we replace this list with the shared `coordinates`
     parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
     cast("nn.ModuleDict", module.parametrizations)[name] = coordinates
     adapt(module, name)
 
 
 def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
-    """The uses of the same constrained weights by modules outside of `entries`."""
+    """Entries for other modules that share a constrained weight with `entries`."""
     tables: dict[int, dict[tuple[int, str], Any]] = {}
     for entry in entries:
         table = vars(cast("Any", entry.owner).parametrizations)["_modules"]
@@ -235,6 +235,6 @@ def _references(parameters: Any, name: str) -> int:
 
 def _modules() -> Iterator[nn.Module]:
     """All modules in this process."""
-    # Not `isinstance`, which asks an object for its `__class__`. A proxy or a lazy
-    # import would then load what it stands for
+    # Not `isinstance`, which reads an object's `__class__`. A proxy or a lazy import
+    # would then load the object that it stands for.
     return (o for o in gc.get_objects() if issubclass(type(o), nn.Module))

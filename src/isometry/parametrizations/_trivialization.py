@@ -30,8 +30,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     $\operatorname{alg}$ turns free coordinates into an element of the Lie algebra, and
     $\phi$ is the exponential or another map, such as the Cayley map. On a homogeneous
     space the weight is the end of the geodesic (or of its approximant) that starts at
-    $B$ with velocity $X$. The weight is differentiable in $X$. The base $B$ is a
-    buffer, and moves only between optimizer steps.
+    $B$ with velocity $X$. The weight is differentiable with respect to $X$. The base
+    $B$ is a buffer, and moves only between optimizer steps.
 
     The exponential reaches the whole component of $B$. On a group, it is a
     diffeomorphism where all angles are below $\pi$. Base and coordinates are float32 or
@@ -39,7 +39,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
 
     Args:
         manifold: the manifold of the weight.
-        layout: how the weight is seen as points of the manifold.
+        layout: how the weight is arranged as points of the manifold.
         retraction: the map $\phi$.
         dtype: dtype of the weight.
         init: where the weight started.
@@ -69,7 +69,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
             base, retraction = self._buffers["base"], self.retraction
-            # the usual case: nothing to rearrange, and nothing to gather from other
+            # the usual case: there is nothing to rearrange, or to gather from other
             # processes
             plain = type(X) in PLAIN and type(self._buffers["map"]) is Tensor
             if plain and self.is_upright and (base is None or type(base) is Tensor):
@@ -133,7 +133,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
 
     @torch.no_grad()
     def repair(self) -> None:
-        """Replace a base that is off the manifold by the nearest point.
+        """Replace a base that is off the manifold with the nearest point.
 
         `AveragedModel(use_buffers=True)` takes the mean of several bases, and this mean
         is off the manifold.
@@ -143,12 +143,12 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
             return
         Q = self.layout.points(base)
         with autocast_off(base.device):
-            # a base with NaN has an infinite defect, and stays until the user loads a
-            # good checkpoint
+            # a base that contains NaN has an infinite defect, and stays until the user
+            # loads a good checkpoint
             defect = self.manifold.worst_defect(Q)
             if self.manifold.tolerance(Q.dtype) < defect < math.inf:
                 _log.info(
-                    "replaced a base by the nearest point of %s; its defect was %.1e",
+                    "replaced a base with the nearest point of %s; its defect was %.1e",
                     self.manifold,
                     defect,
                 )
@@ -160,7 +160,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Orthogonalize a base that was saved in half precision.
 
-        A checkpoint without a counter of steps gets one that starts at zero.
+        A checkpoint without a step counter gets one that starts at zero.
         """
         base = state.get(f"{prefix}base")
         # A safetensors file holds the tensors of only one of two tied weights. Loading
@@ -195,8 +195,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     def polish(self) -> None:
         """Remove the rounding error of a base that was cast to a wider dtype."""
         if self.base is not None and not self.base.is_meta:
-            # Polish twice. Each time the defect is squared, and it is up to 1e-5 in
-            # single precision, so polishing once would leave 1e-10
+            # Polish twice. Each pass squares the defect, which is up to 1e-5 in single
+            # precision, so polishing once would leave 1e-10.
             Q = self.manifold.polish(self.layout.points(self.base))
             self.base.copy_(self.layout.weight(self.manifold.polish(Q)))
 

@@ -27,7 +27,7 @@ class AbstractFactor(AbstractRetraction):
 
     @abstractmethod
     def of(self, X: Tensor) -> Tensor:
-        """The orthonormal factor of a matrix `X` of full rank, with its derivative."""
+        """The orthonormal factor of a matrix `X` of full rank; it is differentiable."""
 
     def at_identity(self, A: Tensor) -> Tensor:
         """The orthonormal factor of $I + A$."""
