@@ -138,7 +138,7 @@ class SmoothModReLU:
         return z * (torch.relu(m + b) / (m + self.epsilon))
 
     def for_scan(self) -> Activation | Sigma:
-        """The fast scan's name for modReLU if epsilon is 0, else this function."""
+        """The fast scan's name for modReLU if epsilon is 0; otherwise this function."""
         return self if self.epsilon else "complex_modrelu"
 
 
