@@ -195,9 +195,9 @@ def test_the_mean_of_so3_is_that_of_its_definition(rng):
 
 @pytest.mark.errors
 def test_points_without_a_mean():
-    with pytest.raises(ValueError, match=r"`Q` must have a first axis that counts"):
+    with pytest.raises(ValueError, match=r"`Q` must have points along its first axis"):
         SO(3).mean(torch.eye(3))
-    with pytest.raises(ValueError, match=r"`Q` must have a first axis that counts"):
+    with pytest.raises(ValueError, match=r"`Q` must have points along its first axis"):
         SO(3).mean(torch.zeros(0, 3, 3))
 
 

@@ -24,6 +24,16 @@ from tests.parametrizations.cases import MAPS
 pytestmark = pytest.mark.usefixtures("no_shape_hook")
 
 
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    """Discard the compiled code of earlier tests.
+
+    Torch 2.7 exports through Dynamo, which refuses to compile more once earlier tests
+    have used up its limit.
+    """
+    torch.compiler.reset()
+
+
 def model(retraction: Any = "exp") -> nn.Sequential:
     """Square and tall weights away from their bases, in evaluation mode."""
     network = nn.Sequential(
@@ -160,9 +170,6 @@ def onnx_file(network: nn.Module, x: Tensor, path: Path) -> Path:
 @pytest.mark.filterwarnings(r"ignore:The tensor attributes self\._flat_weights")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_onnxruntime_has_the_numbers_of_the_model(name, rng, tmp_path):
-    # Torch 2.7 cannot trace nn.RNN and falls back on Dynamo, which refuses to compile
-    # more once earlier tests have used up its limit.
-    torch.compiler.reset()
     make, shape = NETWORKS[name]
     network = make().eval()
     x = torch.randn(shape, generator=rng)
