@@ -2,7 +2,7 @@
 
 A new dtype needs a row in `PRECISIONS`, and a set of schemes from
 tools/generate_schemes.py. To be supported in C, it also needs an instantiation of the C
-sources, such as those at the end of c/matrices.c.
+sources, as at the end of c/matrices.c and c/scan.c.
 """
 
 import ctypes

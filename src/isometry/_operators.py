@@ -75,7 +75,8 @@ def opaque(
     Args:
         name: the operator is called `isometry::name`, and its gradient
             `isometry::name_adjoint`.
-        forward: computes the outputs; the first ones are differentiable.
+        forward: computes the outputs. Only the outputs whose gradients `adjoint` takes
+            are differentiable.
         fake: makes empty outputs of the right shapes.
         adjoint: returns the gradient at the first argument, or a tuple of gradients at
             the first arguments. Its parameters are the tensors that `saves` returns,

@@ -29,5 +29,5 @@ def newton_schulz(Q: Tensor) -> Tensor:
 
 
 def after_newton_schulz(e: float) -> float:
-    """A bound on the norm of the defect after `newton_schulz`; before, it is `e`."""
+    """A bound on the norm of the defect after `newton_schulz`, if it is `e` before."""
     return e * e * (3 + e) / 4

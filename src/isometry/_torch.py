@@ -9,8 +9,8 @@ that it answers, what we assume or do without it, and what is then lost.
 
 - `_C._len_torch_dispatch_stack`: how many dispatch modes are active? We assume none.
   A mode, such as a FLOP counter, then does not see what C computes.
-- `_C._functorch.get_interpreter_stack`: which transforms are active? A slower trial
-  tells whether there is one, but not its kind; see the next name.
+- `_C._functorch.get_interpreter_stack`: which transforms are active? We find out by a
+  slower trial whether there is one, but not of which kind; see the next name.
 - `_C._functorch.TransformType`: is forward mode nested? We assume so if forward mode is
   on inside any transform. Functions that refuse nested forward mode then refuse even
   one level of `torch.func.jvp`.
@@ -29,11 +29,11 @@ that it answers, what we assume or do without it, and what is then lost.
 - `_C._is_tracing`: is `torch.jit.trace` active? We call a slower public function.
 - `_C._current_graph_task_id`: which backward pass is running? We assume none. A weight
   that is computed inside a backward pass may then be remembered.
-- `_C._autograd._top_saved_tensors_default_hooks` *: which hook packs saved tensors? A
-  trial tells only whether there is a hook. Under a hook, no weight is then shared.
+- `_C._autograd._top_saved_tensors_default_hooks` *: which hook packs saved tensors? We
+  find out by a trial only whether there is one. Under a hook, no weight is then shared.
 - `parametrize._cache_enabled`: is `parametrize.cached()` active? We assume not. The
   weight then comes from our cache instead of torch's.
-- `forward_ad._current_level`: is forward mode on? A slower trial tells.
+- `forward_ad._current_level`: is forward mode on? We find out by a slower trial.
 - `Tensor._version`: how often has torch written to a tensor? Without an answer, no
   weight is remembered.
 - `_dynamo_marked_constant` marks a function whose result is a constant in graphs. If
@@ -115,7 +115,7 @@ is_tracing: Callable[[], bool] = _private(
     torch.jit.is_tracing,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-# the number of the backward pass that is running; -1 outside of a backward pass
+# the id of the backward pass that is running; -1 outside of a backward pass
 backward_pass: Callable[[], int] = _private(
     "torch._C", "_current_graph_task_id", lambda: -1
 )

@@ -1,4 +1,4 @@
-"""Find the shared library of the C sources, or build it.
+"""Find the shared library that was built from the C sources, or build it.
 
 This file and its imports do not need torch, because `hatch_build.py` runs them to make
 a wheel.

@@ -20,8 +20,8 @@ HALVED_FROM = 96
 # of slots of a polynomial.
 MOST_SLOTS = 8
 
-# The largest number of axes of a tensor that `unchanged` can watch. C stores its shape
-# and its strides in arrays of this length.
+# The largest number of axes of a tensor that `unchanged` can watch. C stores the shape
+# and the strides of the tensor in arrays of this length.
 MOST_AXES = 8
 
 

@@ -8,9 +8,9 @@ accelerators, but not on the CPU.
 refers to the storage, a later call of `recycled` may use it again.
 
 All threads share one list of storages. A call removes the list from the pool while it
-searches, so that no other call can find the same free storage. The other call may come
-from another thread, or, during the search, from a signal handler, a finalizer or one of
-torch's modes.
+searches, so that no other call can find the same free storage. Such a call may come
+from another thread, or from a signal handler, a finalizer or one of torch's modes that
+runs during the search.
 
 `unchanged` tells whether tensors have changed, down to the last bit. Torch counts its
 own writes, but it does not see a write through `.data`, a numpy view or another

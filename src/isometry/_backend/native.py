@@ -235,9 +235,9 @@ class NativeBackend(TorchBackend):
 
     def _pointer(self, name: str, X: Tensor, size: int) -> int:
         """The address of a tensor, which must have `size` entries."""
-        # These are the conditions of `readable`, which is not called, to save time: a
-        # training step checks fifteen tensors, and fifteen more calls would be
-        # noticeable at n = 64.
+        # The conditions of `readable` are repeated here, to save a call. A training
+        # step checks fifteen tensors. At n = 64, fifteen more calls would be
+        # noticeable.
         if (
             type(X) in PLAIN
             and X.dtype is self.dtype

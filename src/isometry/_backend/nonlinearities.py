@@ -64,7 +64,7 @@ def _complex_modrelu_adjoint_(d: Tensor, h: Tensor, b: Tensor, db: Tensor) -> No
     size = H.abs()
     unit = torch.where(size == 0, 0.0, H / size)
     # m is |z|, computed as |h| - b. If |z| is tiny, it was lost to rounding when b was
-    # added, so m is at least eps |h|.
+    # added, so m is set to at least eps |h|.
     m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
     # the derivative is 1 along h, and |h| / |z| in the orthogonal direction
     turned = D * unit.conj()

@@ -142,7 +142,7 @@ class TorchBackend:
         self.square(W[0].copy_(A), W[1])
         if skip_up_to is None:
             return None
-        # On another device, the host would have to wait for this norm, and again for
+        # On an accelerator, the host would have to wait for this norm, and again for
         # the power sums. So A^4 is always computed there, and the host waits only once.
         if A.is_cpu:
             norm = float(torch.linalg.matrix_norm(W[1]).max())

@@ -39,8 +39,8 @@ def expm_skew(
     A matrix with NaN or infinity, or with an angle above 1/eps (where rounding `A`
     alone rotates the result by a radian), gives NaN; the other matrices of the batch
     are not affected. float16 and bfloat16 are computed in float32. For a tensor
-    subclass without memory of its own, such as a DTensor, the default method is
-    replaced by "eigh".
+    subclass without memory of its own, such as a DTensor, the method "eigh" is used
+    instead of the default.
 
     Args:
         A: skew; any number of batch axes.

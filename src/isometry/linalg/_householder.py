@@ -33,7 +33,7 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     Args:
         V: the vectors, as columns; there may be more than $n$ columns. float16 and
             bfloat16 are computed in float32.
-        columns: how many columns of $Q$ to return, from the first on; None for all.
+        columns: how many leading columns of $Q$ to return; None for all.
 
     Returns:
         The first columns of $Q$, which are orthonormal.
@@ -81,16 +81,17 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
 
 @torch.no_grad()
 def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
-    r"""Factorization of `Q` into reflections, given by vectors, and phases of columns.
+    r"""Factorization of `Q` into reflections and a phase for each column.
 
     $$ Q = H_1 \cdots H_k I_{n,k} \operatorname{diag}(\phi), \qquad
        v_j = x_j + \operatorname{sgn}(x_{jj}) \lVert x_j \rVert\, e_j, \quad
        \phi_j = -\operatorname{sgn}(x_{jj}), \quad \operatorname{sgn}(0) = 1, $$
 
-    where $x_j$ is column $j$ of $H_{j-1} \cdots H_1 Q$ with zeros above row $j$. It is
-    a unit vector. Nothing cancels in $v_j$, whose length is between $\sqrt2$ and 2.
-    Hence every $Q$ with orthonormal columns is a product of $k$ reflections with
-    phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`, up to rounding.
+    where $x_j$ is column $j$ of $H_{j-1} \cdots H_1 Q$ with zeros above row $j$. Each
+    $x_j$ is a unit vector, and nothing cancels in $v_j$, whose length is between
+    $\sqrt2$ and 2. Hence every $Q$ with orthonormal columns is a product of $k$
+    reflections with phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`,
+    up to rounding.
 
     This is meant for initialization: it loops over the $k$ columns in double precision,
     and has no gradient. Cost: $O(n k^2)$. A matrix with an entry that is not finite

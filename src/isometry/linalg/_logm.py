@@ -45,16 +45,16 @@ def logm_unitary(Q: Square) -> Square:
     spectrum. The error of $A$ is small relative to $A$ if $Q$ is near $I$, and
     $1/\delta$ times larger if an angle is $\delta$ below $\pi$. `Q` is not projected. A
     defect $\lVert Q^H Q - I \rVert_F$ of up to $10\, n \max(4, \sqrt n)\,
-    \varepsilon$, which the results of torch's own functions satisfy, is accepted and
-    adds to the error of the result. A matrix with a larger defect is refused.
+    \varepsilon$ is accepted, and adds to the error of the result; the results of
+    torch's own functions are within this bound. A matrix with a larger defect is
+    refused.
 
     The gradient is tangent: $g = Q \Gamma$ with $\Gamma$ skew, so that
     $\langle g, dQ \rangle$ is correct for $dQ = Q \Omega$ and zero for normal $dQ$. In
     forward mode, the normal part of $dQ$ is dropped. Both derivatives have a pole where
-    $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. There are
-    derivatives of any order. Forward and reverse mode can be nested, but not forward
-    mode in forward mode. A matrix with an entry that is not finite has the logarithm
-    NaN.
+    $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. Derivatives of any
+    order are available. Forward and reverse mode can be nested, but not forward mode in
+    forward mode. A matrix with an entry that is not finite has the logarithm NaN.
 
     Cost: one `eigh`, a second one for the eigenspaces with angles near $\pi$ if there
     are any, and about 5 products; the derivative takes one complex `eigh` and 5
@@ -201,9 +201,8 @@ def _principal(Q: Tensor) -> Tensor:
     ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
     # `_split` finds a gap between the cosines. Rounding leaves entries of order
     # eps / gap in the block of S that couples the eigenspaces on the two sides of the
-    # gap. Only the skew part of M is returned. It is (S f(C) + f(C) S) / 2, where
-    # `ratio` holds the eigenvalues of f(C), and it is correct to first order in these
-    # entries.
+    # gap. Only the skew part of M is returned. This part, (S f(C) + f(C) S) / 2, is
+    # correct to first order in these entries. `ratio` holds the eigenvalues of f(C).
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
         if s > 0:

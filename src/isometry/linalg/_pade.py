@@ -36,7 +36,7 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     of $A$ is bounded by $\lVert A^j \rVert_1^{1/j}$ for powers that are needed anyway.
 
     Gradients are skew matrices. The error grows in proportion to $\lVert A \rVert$, as
-    it does in the exponential itself when $A$ is rounded. `"auto"` gives NaN if
+    does the error of the exponential itself when $A$ is rounded. `"auto"` gives NaN if
     $\lVert A \rVert > 1/\varepsilon$, where no digit would be correct. Without
     squarings, the powers up to $A^m$ differ more and more in size above norm 10, and
     orthogonality suffers: for degree 3 in float32 the defect is 1e-6 at norm 10, 3e-5
@@ -45,8 +45,8 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     NaN; the other matrices of the batch are not affected.
 
     Cost: about $2 \sqrt m$ products (7 for degree 13), one inverse and $s$ products.
-    The backward pass has about twice the products and no factorization. `"auto"` reads
-    $s$ from the device.
+    The backward pass takes about twice as many products and no factorization. `"auto"`
+    reads $s$ from the device.
 
     Args:
         A: skew-symmetric or skew-Hermitian; this is not checked (see `check_skew`).

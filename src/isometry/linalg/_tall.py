@@ -19,7 +19,7 @@ from isometry.linalg._squaring import one_norm, scaled_and_squared
 # `isometry._dtypes`.
 _THETA = 1.3
 
-# a function f(M, c) that returns the c leading columns of a function of the matrix M
+# f(M, c) returns the c leading columns of g(M), for some function g of square matrices
 Leading = Callable[[Tensor, int], Tensor]
 
 

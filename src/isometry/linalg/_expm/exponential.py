@@ -69,7 +69,7 @@ def plan_edges(dtype: torch.dtype) -> list[float]:
     """The largest angle for which each plan is accurate, in ascending order.
 
     A plan is an index into this list: first all schemes, then the last scheme with 1,
-    2, 3, ... squarings. For angles above the last one, no digit would be correct: at an
+    2, 3, ... squarings. Above the largest angle, no digit would be correct: at an
     angle of 1 / eps, rounding A alone rotates the result by a radian.
     """
     edges = [scheme.theta for scheme in SCHEMES[dtype.to_real()]]
@@ -115,7 +115,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     dtype = W.dtype
     lower, upper = angle_bounds(sums, power=2)
     plan, costs = _plan_for(upper, dtype), plan_costs(dtype)
-    # on another device, the sharper bound would make the host wait a second time
+    # on an accelerator, the sharper bound would make the host wait a second time
     if not W.is_cpu:
         return plan
     # a sharper bound costs one product, and may save squarings, at three products each
@@ -239,7 +239,7 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     W[-1].copy_(S)
     for k in range(1, squarings + 1):
         S = _squared(S, k)
-    # after every MANY_SQUARINGS squarings, `_squared` has made a Newton-Schulz step
+    # if `squarings` is a multiple of MANY_SQUARINGS, `_squared` has already done this
     if squarings > _FEW_SQUARINGS and squarings % MANY_SQUARINGS:
         S = _orthogonalized(S)
     S.diagonal(dim1=-2, dim2=-1).add_(1)

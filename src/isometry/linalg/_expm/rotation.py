@@ -58,8 +58,7 @@ def within_reach(A: Tensor, reach: float) -> Tensor:
     """The skew matrices A, or NaN for a matrix with an angle that may exceed `reach`.
 
     The angles are bounded as in `angle_bounds`, but on the device of A, so the host
-    does not wait. Cost: two products. Where the value is NaN, the gradient
-    is NaN too.
+    does not wait. Cost: two products. Where the value is NaN, the gradient is NaN too.
     """
     X = A.detach()
     X2 = X @ X
