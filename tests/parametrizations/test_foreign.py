@@ -136,7 +136,7 @@ def test_a_kernel_of_the_peers_is_another_constraint(library):
     else:
         geotorch.orthogonal(peer, "weight")
     model = isometry.orthogonal(nn.Conv2d(3, 4, 3))
-    with pytest.raises(ValueError, match="see a kernel as many small matrices"):
+    with pytest.raises(ValueError, match="treat a kernel as many small matrices"):
         isometry.load_foreign(model, peer.state_dict())
 
 

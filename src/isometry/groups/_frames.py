@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 #: tangent vectors in the state of an optimizer, keyed by name
 Vectors = dict[str, Tensor]
 
-# If the defect of a point is larger, `settle` returns NaN, because the nearest point
-# may not be the one that the step should have reached
+# If the defect of a point is larger than this, `settle` returns NaN, because the
+# nearest orthonormal matrix may not be the point that the step should have reached
 _LOST = 0.1
 
 # with fewer rows than this, `BodyFrame._move` avoids `baddbmm`, which is less accurate

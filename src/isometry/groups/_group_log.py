@@ -41,7 +41,7 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     with torch.no_grad():
         rest = torch.linalg.matrix_norm(expm_skew(A) - Q)
         # This bound is at most half of the group's `tolerance`. NaN is not above the
-        # bound, so `_search` never gets a matrix with NaN.
+        # bound, so `_search` never gets NaN.
         missed = rest > 20 * max(group.size, 1) * torch.finfo(Q.dtype).eps
         if not missed.any():
             return A

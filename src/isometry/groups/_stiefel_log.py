@@ -28,7 +28,8 @@ from isometry.linalg._implicit import Implicit
 # limits on the steps of `_turn`, which converges slowly, but from far away; on the
 # steps of Newton's method, which comes next; and on the number of restarts
 _TURNS, _SHOTS, _RESTARTS = 20, 30, 20
-# Newton's method has failed if a geodesic ends farther from P than this number times k
+# Newton's method has failed if a geodesic ends farther from P than this number times
+# the number of columns
 _FAR = 1e-12
 
 # Limit on the steps of conjugate gradients for one linear equation M Y = G. A limit is
@@ -281,7 +282,7 @@ def _linearization(
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], G: Tensor, *, rtol: float
 ) -> Tensor:
-    """Solution of $M Y = G$ for each matrix of a batch, from products with $M$.
+    """Solution of $M Y = G$ for each matrix in a batch, from products with $M$.
 
     If the norm of the residual does not fall to `rtol` times the norm of `G` within
     `_GRADIENT_STEPS` steps, the last iterate is returned.

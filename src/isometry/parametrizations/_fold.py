@@ -22,8 +22,8 @@ def fold(module: Layer) -> Layer:
     when they are trained. Tied weights stay tied: a weight that a module outside of
     `module` shares is folded there too. If a parametrization of your own contains a
     constrained weight, this weight is folded, but the parametrization stays. An
-    `ExpRNN`, `ExpLSTM` or `ExpGRU` can also become one of torch's layers, by its method
-    `to_torch`.
+    `ExpRNN`, `ExpLSTM` or `ExpGRU` can also become one of torch's layers, with its
+    method `to_torch`.
 
     Args:
         module: the module; its submodules are visited too.
@@ -52,8 +52,8 @@ def fold(module: Layer) -> Layer:
         parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
         record(owner, name, None)
         restore_weights(owner)
-    # Parametrizations of the user's own remain. To remove one, torch changes the class
-    # of its module. No copy of the module may share this class, or the copy would lose
+    # The user's own parametrizations remain. To remove one, torch changes the class of
+    # its module. No copy of the module may share this class, or the copy would lose
     # the parametrization too.
     for part in module.modules():
         if parametrize.is_parametrized(part):

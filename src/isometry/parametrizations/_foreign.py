@@ -48,7 +48,7 @@ def load_foreign(
 
     - a plain `weight`: the nearest point of the manifold is taken, and the logger
       "isometry" says so at level INFO;
-    - the `original` $X$ and the `base` $B$ of torch or geotorch, where $B$ is square
+    - the `original` $X$ and the `base` $B$ from torch or geotorch, where $B$ is square
       even for a tall weight. The weight is $B\,\phi(A)$, cut to its first columns,
       where $A = L - L^H$ and $L$ is the lower triangle of $X$ padded to a square. For
       torch's Householder map, a product of reflections takes the place of $\phi(A)$.
@@ -182,8 +182,8 @@ def _peer_weight(
     if base is not None and tuple(base.shape) != (*X.shape[:-2], n, n):
         raise ValueError(
             f"`{holder}0.base` must have shape {(*X.shape[:-2], n, n)}; got "
-            f"{tuple(base.shape)}. Load a checkpoint of torch's `orthogonal` or of "
-            f"geotorch."
+            f"{tuple(base.shape)}. Load a checkpoint from torch's `orthogonal` or "
+            f"from geotorch."
         )
     Q = _peer_columns(_peer_map(choice or own), X.mT if wide else X)
     if base is None:
@@ -199,8 +199,8 @@ def _peer_weight(
         raise ValueError(
             f"`{entry.key}` must be a point of {constraint.manifold}; got a weight "
             f"with a defect of {defect:.1e}, so it had another constraint (torch and "
-            f"geotorch see a kernel as many small matrices). Load it with the library "
-            f"that made it, and save the plain weight."
+            f"geotorch treat a kernel as many small matrices). Load it with the "
+            f"library that made it, and save the plain weight."
         )
     return W
 

@@ -73,7 +73,7 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
         ValueError: if the optimizer trains none of the coordinates.
 
     References:
-        [Lez19] algorithm 1, which keeps the momentum as it is.
+        [Lez19] algorithm 1, which does not change the momentum.
     """
     moving = [
         (entry.constraint, entry.coordinates)

@@ -139,7 +139,7 @@ class Exp(AbstractRetraction):
 
 
 def samuelson_bound(A: Tensor, A2: Tensor) -> float:
-    r"""A bound on the angles of all matrices of a batch, by Samuelson's inequality.
+    r"""A bound on the angles of all matrices in a batch, by Samuelson's inequality.
 
     Take $n$ numbers with mean $m$ and variance $s^2$. A number that occurs $r$ times
     among them is at most $m + s \sqrt{(n - r)/r}$. Here the numbers are $\theta^2$,
