@@ -106,6 +106,12 @@ def test_transforms(rng):
     (g,) = torch.autograd.grad(whole(Y), Y, many, is_grads_batched=True)
     (expected,) = torch.autograd.grad(steps(Y), Y, many, is_grads_batched=True)
     assert_close(g, expected)
+    # `vmap` over a backward pass used to raise
+    Q = whole(Y)
+    pull_back = torch.func.vmap(
+        lambda G: torch.autograd.grad(Q, Y, G, retain_graph=True)
+    )
+    assert_close(*pull_back(many), expected)
 
 
 def test_a_base_with_a_gradient_gets_it(rng):

@@ -166,9 +166,15 @@ def _gradient_in_steps(
 class _ForwardSkew(torch.autograd.Function):
     """(X, A) -> A, where A is the value that skew(X) had in the forward pass."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(_ctx: Any, _X: Tensor, A: Tensor) -> Tensor:
+    def forward(_X: Tensor, A: Tensor) -> Tensor:
         return A.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        del ctx, inputs, output
 
     @staticmethod
     def backward(_ctx: Any, G: Tensor) -> tuple[Tensor, None]:
