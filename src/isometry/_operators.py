@@ -78,9 +78,10 @@ def opaque(
         forward: computes the outputs. Only the outputs whose gradients `adjoint` takes
             are differentiable.
         fake: makes empty outputs of the right shapes.
-        adjoint: returns the gradient at the first argument, or a tuple of gradients at
-            the first arguments. Its parameters are the tensors that `saves` returns,
-            followed by the gradients at the first outputs.
+        adjoint: returns the gradient with respect to the first argument, or a tuple of
+            gradients with respect to the first arguments. Its parameters are the
+            tensors that `saves` returns, followed by the gradients with respect to the
+            first outputs.
         saves: returns the tensors that `adjoint` needs. Its two arguments are the tuple
             of all inputs, and the output or the tuple of outputs.
     """

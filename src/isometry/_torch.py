@@ -126,9 +126,9 @@ _hooks_on_saved_tensors = _private(
 
 
 class _LevelByRefusal(dict[str, int]):
-    """Replaces `vars(forward_ad)`: each lookup tests whether forward mode is on.
+    """A stand-in for `vars(forward_ad)`: each lookup tests whether forward mode is on.
 
-    If forward mode is off, `make_dual` raises.
+    The test calls `make_dual`, which raises if forward mode is off.
     """
 
     def __missing__(self, _name: str) -> int:
@@ -167,7 +167,7 @@ def nested_forward_mode() -> bool:
 
 
 def in_forward_mode() -> bool:
-    """Whether forward mode is on, so that tensors may have tangents."""
+    """Whether forward mode is on, in which case tensors may have tangents."""
     return forward_mode["_current_level"] >= 0
 
 
@@ -242,7 +242,8 @@ def needs_plain_operations(*tensors: Tensor | None) -> bool:
 def storage_owners(storage: Any) -> int:
     """Number of C++ owners of a storage, including the Python object `storage`.
 
-    The result is 2 if this version of torch cannot tell.
+    If this version of torch cannot tell, the result is 2: assume that something else
+    owns the storage too, so that its memory is not reused.
     """
     # torch's function expects the address of the C++ storage
     address = getattr(storage, "_cdata", None)

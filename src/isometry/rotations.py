@@ -1,10 +1,11 @@
 r"""Rotations of three-dimensional space, as vectors, quaternions and matrices.
 
 A rotation vector is the axis times the angle in radians. A quaternion is
-$(x, y, z, w)$ with the scalar last, as in SciPy and roma; $q$ and $-q$ are the same
-rotation. A matrix rotates column vectors, $x \mapsto R x$. All functions accept any
-number of leading batch axes, are differentiable to any order, and return NaN for inputs
-that are not finite. For inputs in half precision, they compute in single precision.
+$(x, y, z, w)$ with the scalar part last, as in SciPy and roma; $q$ and $-q$ are the
+same rotation. A matrix rotates column vectors, $x \mapsto R x$. All functions accept
+any number of leading batch axes, are differentiable to any order, and return NaN for
+inputs that are not finite. For inputs in half precision, they compute in single
+precision.
 
 Other geometric functions are methods of the group: `SO(3).geodesic`, `SO(3).mean`,
 `SO(3).random`, `SO(3).log`.
@@ -95,10 +96,11 @@ def from_quaternion(q: Tensor) -> Tensor:
 
     $R = I + 2 w K + 2 K^2$ with $K v = u \times v$, where $(u, w) = q / \lVert q
     \rVert$. The length of $q$ does not matter, so the four numbers can be trained
-    without a constraint. A zero quaternion is not a rotation and gives NaN.
+    without a constraint. A zero quaternion does not represent a rotation, and gives
+    NaN.
 
     Args:
-        q: quaternions `(*batch, 4)`, the scalar last.
+        q: quaternions `(*batch, 4)`, scalar part last.
 
     Returns:
         Matrices `(*batch, 3, 3)`.
@@ -127,7 +129,7 @@ def to_quaternion(R: Tensor) -> Tensor:
         R: rotation matrices `(*batch, 3, 3)`; this is not checked.
 
     Returns:
-        Quaternions `(*batch, 4)`, the scalar last.
+        Quaternions `(*batch, 4)`, scalar part last.
 
     Raises:
         ValueError: if the matrices are not 3 x 3.

@@ -27,7 +27,7 @@ from isometry._backend.store import (
 )
 
 _SOURCES = Path(__file__).parent / "c"
-# the libraries in a wheel for one platform; other installations have no such folder
+# prebuilt libraries; only platform-specific wheels contain this folder
 _BUNDLED = Path(__file__).parent / "bundled"
 _FLAGS = (
     *compiler_options(),

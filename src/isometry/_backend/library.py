@@ -69,7 +69,7 @@ def loaded() -> Loaded:
 
 
 def warn(reason: str) -> None:
-    """Log a reason for running without C, unless it was logged before."""
+    """Log a reason for running without C, unless it has already been logged."""
     if reason not in reasons:
         reasons.append(reason)
         _log.warning(_WITHOUT, reason)

@@ -43,9 +43,10 @@ _SIGNATURES = {
 }
 _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
 
-# The gradient at the weight of a recurrence is the sum of d_t^T h_{t-1} over all time
-# steps, where d_t is the gradient at the drive. Each thread gathers up to this many
-# rows of d_t and of h_{t-1} for one product, or more if one time step has more rows.
+# In the recurrence h_t = sigma(W h_{t-1} + u_t), u_t is called the drive. The gradient
+# with respect to W is the sum of d_t^T h_{t-1} over all time steps, where d_t is the
+# gradient with respect to u_t. Each thread gathers up to this many rows of d_t and of
+# h_{t-1} for one product, or more if one time step has more rows.
 _ROWS_TOGETHER = 512
 
 
@@ -169,10 +170,10 @@ class NativeBackend(TorchBackend):
         *,
         from_coordinates: bool = False,
     ) -> Tensor:
-        """The skew gradient at A, given the gradient G at p(A).
+        """Skew gradient with respect to A, given the gradient G with respect to p(A).
 
-        With `from_coordinates`, the result is instead the gradient at the coordinates
-        from which `skew` computed A.
+        With `from_coordinates`, the result is instead the gradient with respect to the
+        coordinates from which `skew` computed A.
         """
         if W.shape[1] > 1:
             return super().pull_back(
@@ -194,7 +195,7 @@ class NativeBackend(TorchBackend):
     def scan(
         self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeStepTable
     ) -> None:
-        """Overwrite the drive in H with the states; see `recurrence.scan`."""
+        """Overwrite the drive u_t in H with the states; see `recurrence.scan`."""
         W, sigma, _ = cell
         n = len(W)
         h, w = self._pointer("H", H, time_steps.rows * n), self._pointer("W", W, n * n)
@@ -213,7 +214,10 @@ class NativeBackend(TorchBackend):
         dH: Tensor | None,
         dh_last: Tensor | None,
     ) -> Gradients:
-        """Write the gradient at the drive into D; see `recurrence.scan_adjoint`."""
+        """Write the gradient with respect to the drive u_t into D.
+
+        The returned `Gradients` are the others; see `recurrence.scan_adjoint`.
+        """
         W, sigma, b = cell
         n, threads = len(W), _threads(time_steps)
         rows, batch = time_steps.rows * n, time_steps.batch * n
@@ -273,7 +277,7 @@ class NativeBackend(TorchBackend):
 
 
 class PolynomialTable(NamedTuple):
-    """The coefficients of a polynomial as C reads them; see polynomial.h."""
+    """The coefficients of a polynomial in the form that C reads; see polynomial.h."""
 
     # an array: the coefficients of all stages, the final combination, the multiple of I
     numbers: Any
@@ -285,7 +289,7 @@ class PolynomialTable(NamedTuple):
 
 @lru_cache(maxsize=256)
 def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTable:
-    """The coefficients of a polynomial as C reads them.
+    """The coefficients of a polynomial in the form that C reads.
 
     Raises:
         ValueError: if the polynomial does not have the sizes that C requires.

@@ -18,8 +18,8 @@ class Pointwise(NamedTuple):
 
     # apply_(z, b) overwrites z with h; autograd must be off
     apply_: Callable[[Tensor, Any], object]
-    # adjoint_(d, h, b, db) overwrites d, the gradient at h, with the gradient at z. It
-    # adds the gradient at the threshold to db.
+    # adjoint_(d, h, b, db) overwrites d, the gradient with respect to h, with the
+    # gradient with respect to z. It adds the gradient with respect to b to db.
     adjoint_: Callable[[Tensor, Tensor, Any, Any], object]
     # function(z, b) returns h and can be differentiated
     function: Callable[[Tensor, Any], Tensor]

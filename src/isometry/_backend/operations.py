@@ -27,10 +27,11 @@ from torch import Tensor
 from isometry._backend import recurrence
 from isometry._backend.memory import recycled
 
-# A sum over a matrix is split into partial sums over whole rows. A partial sum over
-# more than one row has at most this many terms. The partial sums are added in double
-# precision. When all n^2 terms were added in one sum, the bounds on the largest angle
-# were too low, by up to 0.4 % at n = 127 and by 4 % at n = 2048.
+# A sum over a matrix is split into partial sums over whole rows, and these are added in
+# double precision. Each partial sum covers either one row, of any length, or several
+# rows with at most this many terms in total. When all n^2 terms were added in one sum,
+# the bounds on the largest angle were too low, by up to 0.4 % at n = 127 and by 4 % at
+# n = 2048.
 _MOST_TERMS = 128
 
 # A number for one matrix, an array for several matrices. At n = 64, operations on
@@ -201,10 +202,10 @@ class TorchBackend:
         *,
         from_coordinates: bool = False,
     ) -> Tensor:
-        """The skew gradient at A, given the gradient G at p(A).
+        """Skew gradient with respect to A, given the gradient G with respect to p(A).
 
-        With `from_coordinates`, the result is instead the gradient at the coordinates
-        from which `skew` computed A.
+        With `from_coordinates`, the result is instead the gradient with respect to the
+        coordinates from which `skew` computed A.
         """
         # `scratch` holds, one matrix after the other: L; R, which its gradient later
         # overwrites; the gradient of L; the gradient of F; and one gradient for each
@@ -224,8 +225,9 @@ class TorchBackend:
             torch.mm(factors, values[:k], out=flat[: len(factors)])
             if stage.is_square:
                 # L has no term in A, and all its other terms are Hermitian, so L is
-                # Hermitian. Only the Hermitian part of the gradient at L, which is
-                # G L + L G, matters. It equals the Hermitian part of (G + G^H) L.
+                # Hermitian. Only the Hermitian part of the gradient with respect to L,
+                # which is G L + L G, matters. It equals the Hermitian part of
+                # (G + G^H) L.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
                 sums[1:k].addmm_(transposed[1:], factor_gradients[:1])
             else:
@@ -289,13 +291,14 @@ def _add_identity(X: Tensor, multiple: float) -> None:
 
 
 def _through_powers(W: Tensor, g: Tensor, count: int, scratch: Tensor) -> Tensor:
-    """The skew gradient at A, given the gradients g at A, at A^2 and perhaps at A^4.
+    """The skew gradient with respect to A, given the gradients g for its powers.
 
-    A^2 and A^4 are Hermitian, so only the Hermitian part of a gradient G at one of them
-    matters. It is S / 2 with S = G + G^H. Pulling S / 2 back through the square of A^2
-    gives (S A^2 + A^2 S) / 2, the Hermitian part of S A^2. Pulling S / 2 back through
-    the square of A gives -(S A + A S) / 2, the skew part of -S A. The last line takes
-    twice the skew part, so the line before it has a factor of one half.
+    The powers are A, A^2 and, if `count` is 3, A^4. A^2 and A^4 are Hermitian, so only
+    the Hermitian part of a gradient G with respect to one of them matters. It is S / 2
+    with S = G + G^H. Pulling S / 2 back through the square of A^2 gives
+    (S A^2 + A^2 S) / 2, the Hermitian part of S A^2. Pulling S / 2 back through the
+    square of A gives -(S A + A S) / 2, the skew part of -S A. The last line takes twice
+    the skew part, so the line before it has a factor of one half.
     """
     gA, gA2 = g[:2]
     if count == 3:

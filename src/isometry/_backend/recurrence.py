@@ -1,9 +1,10 @@
 r"""The loop $h_t = \sigma(W h_{t-1} + u_t)$ over time, in torch's operations.
 
-In the forward pass, the states $h_t$ overwrite the drive $u_t$. In the backward pass,
-the gradient at $u_t$ is written to another buffer. States are rows, one time step after
-the other. The derivative of sigma can be computed from its value, so the backward pass
-needs only the states. A complex state is a row of pairs of real and imaginary parts.
+The drive $u_t$ is the term that comes from the input. In the forward pass, the states
+$h_t$ overwrite the drive. In the backward pass, the gradient with respect to $u_t$ is
+written to another buffer. States are rows, one time step after the other. The
+derivative of sigma can be computed from its value, so the backward pass needs only the
+states. A complex state is a row of pairs of real and imaginary parts.
 """
 
 import ctypes
@@ -17,9 +18,9 @@ from torch import Tensor
 from isometry._backend.constants import Sigma
 from isometry._backend.nonlinearities import NONLINEARITIES
 
-# The gradient at W is a sum of products d_t^T h_{t-1} over all time steps t, where d_t
-# is the gradient at the drive u_t. The terms of this many time steps are added as one
-# product, as soon as their rows d_t are known.
+# The gradient with respect to W is a sum of products d_t^T h_{t-1} over all time steps
+# t, where d_t is the gradient with respect to the drive u_t. The terms of this many
+# time steps are added as one product, as soon as their rows d_t are known.
 _TIME_STEPS_TOGETHER = 8
 
 
@@ -32,7 +33,7 @@ class Cell(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients at a cell's weight, at its threshold, and at the initial states."""
+    """Gradients with respect to a cell's weight, its threshold and the first states."""
 
     W: Tensor
     b: Tensor | None
@@ -91,16 +92,16 @@ def scan_adjoint(
     dH: Tensor | None,
     dh_last: Tensor | None,
 ) -> Gradients:
-    """Write the gradient at the drive into D, and return the other gradients.
+    """Write the gradient with respect to the drive into D, and return the others.
 
     Args:
-        D: memory for the gradient at the drive.
+        D: memory for the gradient with respect to the drive.
         H: the states.
         cell: the recurrence.
         h0: the states before the first time step.
         time_steps: the rows of each time step.
-        dH: the gradient at every state, or None.
-        dh_last: the gradient at the last state of each sequence, or None.
+        dH: the gradient with respect to every state, or None.
+        dh_last: the gradient with respect to the last state of each sequence, or None.
     """
     W, sigma, b = cell
     adjoint_ = NONLINEARITIES[sigma].adjoint_

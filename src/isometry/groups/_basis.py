@@ -54,7 +54,7 @@ def flat(X: Tensor, manifold: "AbstractManifold") -> Tensor:
 
 
 def arrays(rows: Tensor, manifold: "AbstractManifold") -> Tensor:
-    """The arrays with these flattened `rows`: the inverse of `flat`."""
+    """The arrays whose flattened forms are `rows`: the inverse of `flat`."""
     parts = rows.contiguous().unflatten(-1, (*manifold.shape, 1 + manifold.is_complex))
     return torch.view_as_complex(parts) if manifold.is_complex else parts[..., 0]
 

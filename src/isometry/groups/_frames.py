@@ -133,14 +133,14 @@ class BodyFrame(AbstractFrame):
             return P if self.group.is_unrestricted else self.group.polish(P)
         change = retraction.increment(A)
         if change is None:
-            # The rounding errors of this product are in proportion to Q, not to the
-            # step. So remove them now, and not only at the next `polish`.
+            # The rounding errors of this product are proportional to the size of Q, not
+            # of the step. So remove them now, and not only at the next `polish`.
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
         if Q.shape[-1] < _FEW_ROWS:
             # Not `baddbmm`: some BLAS libraries add the terms of the product to Q one
-            # by one, and each addition makes a rounding error in proportion to Q. In
-            # U(9) this made the defect three times as large.
+            # by one, and each addition causes a rounding error proportional to the size
+            # of Q. In U(9) this made the defect three times as large.
             return Q + Q @ change
         return torch.baddbmm(Q, Q, change, out=recycled(Q.shape, Q))
 
@@ -284,10 +284,12 @@ class TallFrame(AbstractFrame):
 def _coefficients(
     Omega: Tensor, B: Tensor, S: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
-    r"""$\varphi(M) R$ with $M = J Z^H Z$ and $R = J Z^H Q$, as in `TallFrame`.
+    r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for a retraction $\phi$.
 
-    Here `B` is $Q^H E_\perp$, and `S` is $E_\perp^H E_\perp$. The result is None if the
-    step is long or not finite, or if the retraction does not implement `quotient`.
+    As in `TallFrame`, $M = J Z^H Z$ and $R = J Z^H Q$. `S` is $E_\perp^H E_\perp$. `B`
+    is $Q^H E_\perp$, which is not exactly zero because of rounding. The result is None
+    if the step is long or not finite, or if the retraction does not implement
+    `quotient`.
     """
     # the two terms are upper bounds on the spectral norms of Omega and of E_perp
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()

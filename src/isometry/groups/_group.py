@@ -244,13 +244,14 @@ class AbstractGroup(AbstractManifold):
         return torch.maximum(unitarity_defect(Q), rest)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        r"""Samples from the Haar measure, up to an exponentially small error.
+        r"""Samples from the Haar measure, up to a small error.
 
         The samples are the ends of random walks: products of exponentials of Gaussian
-        elements of the Lie algebra. These elements have standard deviation
-        $\pi \sqrt n$ in every direction. This is at least a half turn, since no unit
-        vector of the algebra has all angles below $1 / \sqrt n$. The walk is computed
-        in double precision.
+        elements of the Lie algebra. The error decreases exponentially with the number
+        of factors. The elements have standard deviation $\pi \sqrt n$ in every
+        direction. A unit vector of the algebra has an angle of $1 / \sqrt n$ or more,
+        so one standard deviation along it is a rotation by at least $\pi$, a half
+        turn. The walk is computed in double precision.
         """
         dtype = self.resolve_dtype(options.pop("dtype", None))
         options["dtype"] = torch.promote_types(dtype, torch.float64)

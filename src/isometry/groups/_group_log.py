@@ -54,8 +54,8 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
 def with_derivative(Q: Tensor, A: Tensor) -> Tensor:
     r"""A known logarithm `A` of a unitary `Q`, as a differentiable function of `Q`.
 
-    `A` need not be the principal logarithm. The formula for the derivative is the one
-    of `logm_unitary`, because it follows from $\exp A = Q$ alone.
+    `A` need not be the principal logarithm. The derivative is given by the same formula
+    as for `logm_unitary`, because this formula follows from $\exp A = Q$ alone.
 
     Args:
         Q: unitary.

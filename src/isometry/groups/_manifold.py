@@ -352,11 +352,11 @@ class AbstractManifold(ABC):
     def resolve_coordinates(
         self, retraction: MapLike, *, name: str = "retraction"
     ) -> AbstractRetraction | Householder:
-        """The map, from an object or name. Raise if it cannot parametrize a weight."""
+        """Like `resolve`, for any map that can parametrize a weight."""
         return self._map(retraction, name, _can_parametrize)
 
     def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
-        """The map, from an object or name. Raise unless `is_able` accepts it."""
+        """The map, given directly or by name. Raises unless `is_able` accepts it."""
         phi = parse_map(value, name=name)
         if isinstance(phi, self.maps) and is_able(phi):
             return phi

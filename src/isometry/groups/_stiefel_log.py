@@ -109,7 +109,9 @@ class _StiefelLog(Implicit):
         # X is J^-* G, a tangent vector at P
         X = push(lambda E: expm_tall(E, Q), (_Solve.apply(Q, E, G),), E)
         (base_term,) = pull(lambda Q: expm_tall(E, Q), X, Q)
-        # E stays tangent: sym(Q^H dE) = -sym(dQ^H E)
+        # E stays tangent when Q moves, so sym(Q^H dE) = -sym(dQ^H E). This is the
+        # adjoint of that dependence on dQ; the return statement supplies the minus
+        # sign.
         tangency_term = E @ (Q.mH @ normal_part(Q, G))
         gradient = base_term + tangency_term
         return normal_part(Q, gradient) - gradient, X

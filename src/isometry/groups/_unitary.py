@@ -88,7 +88,8 @@ class SU(AbstractClassicalGroup):
         theta, V = torch.linalg.eigh(-1j * torch.where(is_finite(A), A, 0))
         turns = (theta.sum(-1, keepdim=True) / (2 * math.pi)).round()
         index = torch.arange(self.n, device=theta.device)
-        # theta is in ascending order: lower the last angles by 2 pi, or raise the first
+        # theta is in ascending order: lower the last `turns` angles by 2 pi, or raise
+        # the first `-turns`, so that the angles sum to zero
         down = index >= self.n - turns
         up = index < -turns
         theta = theta - 2 * math.pi * (down.to(theta) - up.to(theta))
@@ -147,7 +148,10 @@ class Torus(AbstractClassicalGroup):
         return self.n
 
     def algebra(self, X: Tensor) -> Tensor:
-        """Diagonal matrix with the real parts of the diagonal of `X` as angles."""
+        """Diagonal matrix of i times the angles.
+
+        The angles are the real parts of the diagonal of `X`.
+        """
         return torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
@@ -155,7 +159,7 @@ class Torus(AbstractClassicalGroup):
         return torch.diag_embed(A.diagonal(dim1=-2, dim2=-1).imag).to(A.dtype)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
-        """The imaginary part of the diagonal."""
+        """The diagonal of `X` without its real part, as a diagonal matrix."""
         return torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).imag)
 
     def algebra_log(self, Q: Tensor) -> Tensor:

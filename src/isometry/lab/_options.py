@@ -266,7 +266,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     Returns:
         The question, with a space before it; empty if no word is close.
     """
-    # compare in lower case, to recognize a word with the wrong capitals
+    # compare in lower case, to recognize a word with the wrong capitalization
     by_lower_case = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return f" Did you mean {by_lower_case[close[0]]}?" if close else ""

@@ -192,7 +192,9 @@ class Ranks:
 
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """Set up torch's process group for the block; without torchrun, train alone.
+    """Set up torch's process group for the block.
+
+    Without torchrun, there is only this process.
 
     Args:
         device: "cpu" or "cuda". Under torchrun, "cuda" means the GPU whose index is the

@@ -208,7 +208,7 @@ class AbstractTask(ABC):
         split: Split,  # noqa: ARG002 - the default implementation ignores it
         size: int,  # noqa: ARG002 - the default implementation ignores it
     ) -> dict[str, float]:
-        """Scores that are computed only once, after training, since that takes long.
+        """Slow scores, which are computed only once, after training.
 
         Args:
             model: maps inputs to outputs.

@@ -20,11 +20,11 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     where striu is the part strictly above the diagonal. The compact form on the right
     needs no loop over the reflections. $Q$ is orthogonal or unitary, with determinant
     $(-1)^k$ if no column is zero. The lengths of the columns do not matter, so the
-    gradient at a column is orthogonal to that column. Products of $n - 1$ or of $n$
-    reflections reach all of one component of $O(n)$; products of fewer reflections
-    reach only a part of it. A column of zeros stands for $H_j = I$, and its gradient is
-    zero. A matrix with an entry that is not finite gives NaN; the other matrices of the
-    batch are not affected.
+    gradient with respect to a column is orthogonal to that column. Products of $n - 1$
+    or of $n$ reflections reach all of one component of $O(n)$; products of fewer
+    reflections reach only a part of it. A column of zeros stands for $H_j = I$, and its
+    gradient is zero. A matrix with an entry that is not finite gives NaN; the other
+    matrices of the batch are not affected.
 
     Cost for $n \times k$: one triangular solve and two products, $O(n^2 k)$; one solve
     and five products in the backward pass. With `columns`, the cost is $O(n k\,(k +

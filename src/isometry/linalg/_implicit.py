@@ -9,9 +9,9 @@ from torch.autograd import Function
 
 
 def traceable(cls: type[Function]) -> Callable[..., Any]:
-    """`cls.apply`, in a form that compilers can trace although `cls` has a `jvp`.
+    """`cls.apply`, in a form that compilers can trace even though `cls` has a `jvp`.
 
-    Dynamo does not support an autograd function that has a `jvp`. So a graph contains a
+    Dynamo does not support an autograd function that has a `jvp`. So graphs use a
     subclass of `cls` without a `jvp`, which does not support forward mode.
     """
     name, no_jvp = f"{cls.__name__}InGraphs", {"jvp": staticmethod(Function.jvp)}

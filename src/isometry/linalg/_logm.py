@@ -5,9 +5,10 @@ and $i \sin\theta$, with the same eigenvectors. Where no angle is near $\pi$,
 $\log Q = S f(C)$ with $f(\cos\theta) = \theta / \sin\theta$, by one Hermitian
 eigendecomposition of $C$. This works even if the decomposition mixes the eigenvectors
 of $\theta$ and $-\theta$, or of angles that are close to each other. The eigenspaces
-with angles near $\pi$ are split off, at an angle between 90 and 120 degrees. On these
-eigenspaces the logarithm of $-Q$ is computed, and $\pi J$ is added to make up for the
-minus sign; the eigenvalues of $J$ are $i$ times the signs of the sines.
+with large angles are split off. The threshold is between $\pi / 2$ and $2 \pi / 3$, and
+is chosen for each matrix. On these eigenspaces the logarithm of $-Q$ is computed, and
+$\pi J$ is added to make up for the minus sign; the eigenvalues of $J$ are $i$ times the
+signs of the sines.
 """
 
 import math
@@ -238,11 +239,15 @@ def _quarter_turn(S: Tensor) -> Tensor:
     r"""Skew unitary $J$ with $S = J |S|$. If `S` is real, so is $J$.
 
     A real $S$ must have an even number of rows. On the vectors that $S$ maps to zero,
-    up to rounding, $J$ is not unique. If $S$ is complex, any choice will do. If $S$ is
-    real, these vectors must form pairs, each the real and the imaginary part of an
-    eigenvector. QR makes the vectors of all pairs orthonormal, beginning with the
-    largest sines. So a vector that QR changes, or that it puts in place of a linearly
-    dependent one, is orthogonal to the vectors of all larger sines.
+    up to rounding, $J$ is not unique. If $S$ is complex, any choice will do.
+
+    Let the sines be the eigenvalues of $-iS$. If $S$ is real, $J$ is built from pairs
+    of real vectors: the real and imaginary parts of the eigenvectors of the upper half
+    of the sines. Where the sine is not zero, these vectors are already orthogonal.
+    Where it is zero, up to rounding, they may not be, or may even be linearly
+    dependent. QR makes all vectors orthonormal, in descending order of the sines. So it
+    changes the directions only where the sine is zero, and makes the new vectors
+    orthogonal to all vectors before them.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():

@@ -157,7 +157,8 @@ def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
 def pade_phase(x: Tensor, degree: int) -> tuple[Tensor, Tensor]:
     """The phase of r_m(ix), modulo 2 pi, and its derivative with respect to x."""
     b = _coefficients(degree)
-    # q(-ix) = even + i x odd, where `even` and `odd` are polynomials in x^2
+    # r_m(ix) = (p + iq) / (p - iq), with p real and even in x, and q real and odd.
+    # `even` and `odd` hold the coefficients of p and of q / x, as polynomials in x^2.
     even = [c * (-1) ** j for j, c in enumerate(b[0::2])]
     odd = [c * (-1) ** j for j, c in enumerate(b[1::2])]
     p, q = _horner(even, x * x), x * _horner(odd, x * x)
@@ -254,8 +255,8 @@ def _approximant(A: Tensor, degree: int, squares: Sequence[Tensor] = ()) -> Tens
     U = A * odd[0] if len(odd) == 1 else A @ _polynomial(odd, powers)
     V = _polynomial(even, powers)
     # not `solve`, because torch 2.13 gets its nested derivatives wrong (jacrev of
-    # jacfwd). The inverse loses few digits: V - U is normal, and up to norm 6 its
-    # condition number is below 4.
+    # jacfwd). The inverse loses few digits: V - U is normal, and its condition number
+    # is below 4 if the norm of A is at most 6.
     return eye + 2 * torch.linalg.inv_ex(V - U).inverse @ U
 
 

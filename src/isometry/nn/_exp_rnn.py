@@ -196,7 +196,7 @@ class ExpRNNCell(AbstractNamedCell):
         return last if rows.batched else last[0]
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The states of all time steps, as rows, and each sequence's last state."""
+        """All states, as rows, and the last state of each sequence."""
         T, W, b = self.weight_ih, self.weight_hh, self.bias
         if b is None and takes_threshold(self.sigma):
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)

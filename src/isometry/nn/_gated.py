@@ -97,19 +97,19 @@ class GatedCell(AbstractNamedCell):
         self.bias = empty(k * n) if bias else None
         self.bias_hn = empty(n) if bias and candidate_bias else None
         self.reset_parameters()
-        # Each map starts at its base. If the base were the identity instead, random
-        # maps would have angles near pi. At such angles exp is no longer one-to-one,
-        # and the coordinates of the Cayley map are huge.
+        # Each matrix starts at its base. If the base were the identity instead, random
+        # matrices would have angles near pi. At such angles exp is no longer
+        # one-to-one, and the coordinates of the Cayley map are huge.
         constrain(self, "weight_hh", SO(n), **constraint)
 
     def reset_parameters(self) -> None:
         """Draw new values for all parameters, in the same way as the constructor.
 
         The numbers come from torch's default generator. If `fold` has removed the
-        constraint, the maps become the identity.
+        constraint, the matrices in `weight_hh` become the identity.
         """
         # The constraint, if there is one, notices this write. At the end of this method
-        # it replaces the identity with maps drawn by `init`.
+        # it replaces the identity with matrices drawn by `init`.
         with torch.no_grad():
             W = self.weight_hh
             W.copy_(torch.eye(self.hidden_size, device=W.device))
@@ -124,7 +124,7 @@ class GatedCell(AbstractNamedCell):
         return (zeros,) * self.gates.states
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The outputs of all time steps, as rows, and each sequence's last state."""
+        """All outputs, as rows, and the last state of each sequence."""
         with autocast_off(x.device):
             weights = [*self.torch_weights().values()]
             plain = needs_plain_operations(x, *weights, *first)

@@ -173,7 +173,10 @@ def _states(
 
 
 def _write_drive(x: Tensor, T: Tensor, b: Tensor | None, *, out: Tensor) -> None:
-    """Write the drive T x + b to `out`. A class index selects a column of T."""
+    """Write T x + b, which is called the drive, to `out`.
+
+    A class index selects a column of T.
+    """
     if x.is_floating_point():
         if b is None:
             torch.mm(x, T.mT, out=out)

@@ -42,12 +42,12 @@ class TimeSteps:
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """The first row of each time step, followed by the total number of rows."""
+        """The index of each time step's first row, then the total number of rows."""
         return (0, *accumulate(self.sizes))
 
     @property
     def rows(self) -> int:
-        """The total number of rows of all time steps."""
+        """The total number of rows, over all time steps."""
         return self.starts[-1]
 
     @property

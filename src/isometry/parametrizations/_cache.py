@@ -220,7 +220,7 @@ class Entry:
 
 
 def _nothing() -> Any:
-    """Return None: as a weak reference, "no weight"; as a check, "changed"."""
+    """Return None: as `_reference`, "no weight"; as `unchanged`, "changed"."""
 
 
 class Memory:

@@ -228,8 +228,9 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
     M = X.flatten(1) if X.ndim > 1 else X[None]
     M = M.mH if M.shape[0] < M.shape[1] else M
     n, k = M.shape
-    # The norms of the first two columns rule out nearly all other coordinates. A single
-    # column may have such a norm by chance.
+    # If `nn.init.orthogonal_` did not write X, the norms of the first two columns are
+    # almost never both equal to one of the gains, so test them first. A single column
+    # may have such a norm by chance, so it proves nothing.
     if k < 2:
         return False
     squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()

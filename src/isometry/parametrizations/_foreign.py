@@ -164,7 +164,7 @@ def _check_fit(
 def _peer_weight(
     state: dict[str, Tensor], holder: str, entry: Constrained, choice: Any
 ) -> Tensor | None:
-    """Pop torch's or geotorch's keys and compute the weight; None without such keys."""
+    """Pop torch's or geotorch's keys and compute the weight; None if there are none."""
     if f"{holder}0.map" in state or f"{holder}original" not in state:
         return None
     X = state.pop(f"{holder}original")

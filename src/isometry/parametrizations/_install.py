@@ -25,7 +25,8 @@ from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._target import Target, check_place, tie
 from isometry.parametrizations._trivialization import Trivialization
 
-# the installed hooks: for all constraints, and for bases that move automatically
+# the installed hooks: `_hooks` serve all constraints, `_moving_hooks` only bases that
+# move automatically
 _hooks: list[Any] = []
 _moving_hooks: list[Any] = []
 

@@ -144,13 +144,16 @@ def _keep_weights_fresh(module: nn.Module) -> None:
 
 
 def restore_weights(module: nn.Module) -> None:
-    """Refill a recurrent module's own list of weights if none is parametrized."""
+    """Refill a recurrent module's list of weights if none of them is parametrized."""
     if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
         fill_flat_weights(module)
 
 
 def _wrap_forward(forward: Method) -> Method:
-    """Wrap `forward` to compute each weight once, though torch reads it many times."""
+    """Wrap `forward`, so that a pass computes each weight only once.
+
+    Torch's `forward` reads each weight many times.
+    """
 
     @functools.wraps(forward)
     def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -158,7 +158,7 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
 
 
 def tie(place: Place, coordinates: Coordinates) -> None:
-    """Make a module that holds the parameter compute with the constrained weight."""
+    """Replace the parameter with the constrained weight in a module that holds it."""
     module, name = place
     if parametrize.is_parametrized(module):
         own_class(module)

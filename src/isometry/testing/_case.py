@@ -10,9 +10,10 @@ from torch.autograd import gradcheck
 
 from isometry.groups import AbstractManifold
 
-# The largest error that is accepted as rounding, in units of n eps. The worst error of
-# all contracts over 20 seeds and four dtypes is 5.1 for groups (Quadrupole in
-# tests/groups) and 7.3 for maps (polar, U(5)). The bound is twice the larger one.
+# The largest error that is accepted as rounding, in units of n eps. The worst error in
+# any of the checks over 20 seeds and four dtypes is 5.1 for groups (Quadrupole in
+# tests/groups) and 7.3 for maps (polar, U(5)). The bound is twice the larger of the
+# two.
 ROUNDING = 14.6
 
 # The step sizes t at which an error is computed, to fit the slope of log error against

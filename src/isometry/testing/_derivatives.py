@@ -24,8 +24,8 @@ def derivatives(case: Case) -> None:
     are far apart.
     """
     wide = case.wide
-    # The differences are always computed in double precision. For a case in single
-    # precision, the check would only be repeated.
+    # Skip cases in single precision: finite differences are always computed in double
+    # precision, so the check would be the same as for the case in double precision.
     if wide != case or case.manifold.dimension == 0:
         return
     M, Q = wide.manifold, wide.points(2)

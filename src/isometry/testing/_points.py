@@ -24,7 +24,8 @@ from isometry.testing._case import Case, dot, norm
 # If the distributions are equal, a z-score exceeds 6 with probability 2e-9.
 _DRAWS, _Z = 2000, 6.0
 
-#: a method, written as a function of two points and two arrays of the same shape
+#: a method, written as a function of two points and two arrays of the same shape as the
+#: points
 TensorMethod = Callable[..., Tensor]
 
 

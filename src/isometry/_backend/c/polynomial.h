@@ -181,13 +181,14 @@ void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const RE
         Q[i * n + i] += table[powers + stages - 1];
 }
 
-/* Writes the skew gradient X at A, given the transpose Gt of the gradient at p(A). With
- * `from_coordinates`, X is the gradient at the coordinates from which `skew` made A: twice
- * the strictly lower triangle of the skew gradient.
+/* Writes the skew gradient X with respect to A, given the transpose Gt of the gradient with
+ * respect to p(A). With `from_coordinates`, X is the gradient with respect to the
+ * coordinates from which `skew` made A: twice the strictly lower triangle of the skew
+ * gradient.
  *
- * All gradients are stored transposed. If G is the transposed gradient at a product L R,
- * then the transposed gradients are R G at L and G L at R. So no product has a transposed
- * factor, which would be slower in a BLAS.
+ * All gradients are stored transposed. If G is the transposed gradient with respect to a
+ * product L R, then the transposed gradients are R G with respect to L, and G L with
+ * respect to R. So no product has a transposed factor, which would be slower in a BLAS.
  *
  * `scratch` holds, one n x n matrix after the other: L; R, which its gradient later
  * overwrites; the gradient of L; and the gradients g of the slots, the first for A, the
@@ -202,16 +203,17 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
     for (long s = stages - 1; s >= 0; s--) {
         const long k = powers + s, last = s == stages - 1;
         const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
-        /* G is the transposed gradient at the product of this stage. The last product goes
-         * into the result. The other products are in slots, and their gradients in g. */
+        /* G is the transposed gradient with respect to the product of this stage. The last
+         * product goes into the result. The other products are in slots, and their
+         * gradients in g. */
         const REAL *G = last ? Gt : g + k * m;
         const long square = squares >> s & 1;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
         NAME(combine)(W, k, rows, square ? 1 : 2, n);
         if (square) {
             /* L has no term in A, and all its other terms are symmetric, so L is symmetric.
-             * Only the symmetric part of the gradient at L, which is L G + G L, matters. It
-             * equals the symmetric part of (G + G^T) L. */
+             * Only the symmetric part of the gradient with respect to L, which is
+             * L G + G L, matters. It equals the symmetric part of (G + G^T) L. */
             NAME(add_transpose)(G, 1, R, n);
             NAME(gemm_square)(gemm, R, 0, L, 1, 0, gL, n);
             NAME(distribute)(l + 1, gL, zeros, gL, 0, 0, g, 1, k, m);

@@ -77,8 +77,9 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long sigma
     }
 }
 
-/* On entry, d is the gradient at h = sigma(z); on return, the gradient at z. The gradient
- * at b is added to db. The derivative of sigma is computed from h, so z is not needed. */
+/* On entry, d is the gradient with respect to h = sigma(z); on return, the gradient with
+ * respect to z. The gradient with respect to b is added to db. The derivative of sigma is
+ * computed from h, so z is not needed. */
 static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *db,
                                    long rows, long n, long sigma)
 {
@@ -147,11 +148,11 @@ void NAME(scan)(NAME(gemm_t) gemm, REAL *H, const REAL *W, const REAL *b, const 
     }
 }
 
-/* Writes the gradient at u into D. dH is the gradient at every h, and dh_last the gradient
- * at the last h of each sequence; either may be NULL. dW and db hold one matrix and one
- * vector for each thread, zero on entry; the caller adds them up. dh0 has sizes[0] rows.
- * `scratch` has 2 * capacity rows for each thread, which gathers up to `capacity` rows d_t,
- * and as many rows h_{t-1}. */
+/* Writes the gradient with respect to u into D. dH is the gradient with respect to every h,
+ * and dh_last the gradient with respect to the last h of each sequence; either may be NULL.
+ * dW and db hold one matrix and one vector for each thread, zero on entry; the caller adds
+ * them up. dh0 has sizes[0] rows. `scratch` has 2 * capacity rows for each thread, which
+ * gathers up to `capacity` rows d_t, and as many rows h_{t-1}. */
 void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *dH,
                         const REAL *dh_last, const REAL *W, const REAL *b, const REAL *h0,
                         REAL *dW, REAL *db, REAL *dh0, REAL *scratch, const long *starts,

@@ -10,9 +10,10 @@ from isometry.linalg._tall import tall_map
 
 # Steps above this length, roughly in radians, count as long. They are computed without
 # the formulas for short steps, of which there are three: `increment`, whose rounding
-# error is in proportion to the step only for short steps; the Cholesky factor in
-# `QR.factor`, which loses digits in long steps that Householder's decomposition keeps;
-# and the formula of `TallFrame`, which leaves long steps to `Stiefel.step`.
+# error is proportional to the size of the step only for short steps; the Cholesky
+# factor in `QR.factor`, which loses digits in long steps that Householder's
+# decomposition keeps; and the formula of `TallFrame`, which leaves long steps to
+# `Stiefel.step`.
 LONG_STEP = 1.0
 
 
@@ -88,9 +89,10 @@ class AbstractRetraction(AbstractMap):
     def increment(self, A: Tensor) -> Tensor | None:
         r"""$\phi(A) - I$ for a batch of short steps `A`.
 
-        Multiplying a point by $\phi(A)$ makes rounding errors in proportion to the
-        point. Adding the point times $\phi(A) - I$ makes rounding errors in proportion
-        to the step, plus one final rounding. The result needs no gradient.
+        Multiplying a point by $\phi(A)$ causes rounding errors proportional to the size
+        of the point. Adding to the point its product with $\phi(A) - I$ causes rounding
+        errors proportional to the size of the step, plus one final rounding. The result
+        need not be differentiable.
 
         Returns:
             The matrices; None if a step is long or not finite, or if the map has no
@@ -102,7 +104,7 @@ class AbstractRetraction(AbstractMap):
         r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for short steps.
 
         `M` is similar to a skew matrix whose norm is at most `norm`, which is below 1.
-        The result needs no gradient.
+        The result need not be differentiable.
 
         Returns:
             The product; None if the map has no such formula.

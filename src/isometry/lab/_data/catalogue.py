@@ -125,7 +125,7 @@ def write(path: Path, content: bytes) -> None:
         unfinished.replace(path)
 
 
-# Seconds to wait for an answer from a mirror. The time is short, so that a machine
+# Seconds to wait for a response from a mirror. The time is short, so that a machine
 # without a network does not wait long.
 PATIENCE = 10
 # Maximum time for `npm`, `apt-get` or `dpkg-deb`, in seconds. It is enough to download
@@ -157,7 +157,8 @@ class Mirror:
             A file and its content, decompressed.
 
         Raises:
-            UnreachableError: if the mirror does not answer.
+            UnreachableError: if the mirror cannot be reached, or its response is
+                incomplete.
             DamagedFileError: if a file does not have the expected content.
         """
         for file in files:
@@ -165,7 +166,7 @@ class Mirror:
             try:
                 with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                     content = answer.read(bound(file))
-            # an incomplete answer raises HTTPException, which is not an OSError
+            # an incomplete response raises HTTPException, which is not an OSError
             except (OSError, HTTPException, ValueError) as error:
                 raise UnreachableError(str(error)) from error
             yield file, verified(file, content, url)

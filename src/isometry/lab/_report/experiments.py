@@ -188,6 +188,6 @@ def final_loss(run: Run) -> float | None:
 
 
 def largest_orthogonality_error(run: Run) -> float | None:
-    r"""The largest recorded $\lVert Q^H Q - I \rVert_F / \sqrt n$, or None."""
+    r"""Largest recorded $\lVert Q^H Q - I \rVert_F / \sqrt n$; None if not recorded."""
     values = (r.get("orthogonality") for r in (run.summary, *run.records))
     return max(numbers(values), default=None)

@@ -183,7 +183,7 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
             `out`, and fields of the task and of `Training`.
 
     Returns:
-        The config, and the folder `out`, or None if it was left out.
+        The config, and the folder `out` (None if it was not given).
 
     Raises:
         ValueError: if no task is named, the file cannot be read, or a name in it is

@@ -93,7 +93,7 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     task, recipe, model = make_model(config, trust=trust)
     model = model.to(device)
     # call `_epoch` only after the checks in `make_model`, since the task may have to
-    # read its data, which takes long
+    # read its data, which takes a long time
     epoch = _epoch(task, config.training.batch_size)
     resolved = config.resolved(recipe, epoch, torch.get_num_threads())
     resolved = replace(resolved, recipe=_record(recipe, model), about=task.about())

@@ -80,7 +80,10 @@ def torch_lstm(
 
 
 def output_exprnn(task: AbstractTask, features: int) -> Output:
-    """An output layer with He initialization for copying, otherwise torch's."""
+    """An output layer with He initialization for copying.
+
+    For other tasks, it has torch's initialization.
+    """
     if task.recipe == "copying":
         return Output(std=math.sqrt(2 / features))
     return torch_output(task, features)

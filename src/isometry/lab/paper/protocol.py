@@ -100,7 +100,7 @@ def _smallest_first(
 ) -> list[PlannedRun]:
     """A run for each network, with the smallest network of each kind first.
 
-    So if the plan is interrupted, it has results for as many kinds as possible.
+    That way, an interrupted plan still has results for as many kinds as possible.
     """
 
     def rank(network: tuple[str, int]) -> int:

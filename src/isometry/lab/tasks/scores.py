@@ -113,8 +113,8 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     """
     from pystoi import stoi as measure
 
-    # pystoi needs 30 windows, which take 0.4 s, and crashes on less than one window. So
-    # do not call it for recordings that are shorter than 0.4 s, or silent.
+    # pystoi needs 30 windows (0.4 s), and crashes if there is less than one. So do not
+    # call it for recordings shorter than 0.4 s. Silent recordings have no score either.
     if not reference.any() or len(reference) < 0.4 * SAMPLE_RATE:
         return None
     with warnings.catch_warnings():

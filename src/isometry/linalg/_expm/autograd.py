@@ -150,7 +150,7 @@ def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
 
 
 def adjoint(A: Tensor, G: Tensor, plans: Tensor | None = None) -> Tensor:
-    """The skew gradient at A, given the gradient G at exp(A).
+    """The skew gradient with respect to A, given the gradient G with respect to exp(A).
 
     The result can be differentiated again. The derivative L(A, E) of exp is the
     integral of exp(sA) E exp((1 - s)A) over s from 0 to 1. So the adjoint of
@@ -161,7 +161,7 @@ def adjoint(A: Tensor, G: Tensor, plans: Tensor | None = None) -> Tensor:
 
 
 def value_and_adjoint(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(A), and the skew gradient at A, given the gradient G at exp(A).
+    """exp(A), and the skew gradient with respect to A that `adjoint` returns.
 
     Both can be differentiated again.
     """
@@ -236,7 +236,7 @@ class EagerExponential(Exponential):
 
 
 class Adjoint(torch.autograd.Function):
-    """(A, G) -> the skew gradient at A, given the gradient G at exp(A).
+    """(A, G) -> the skew gradient with respect to A; see `adjoint`.
 
     A is needed only for derivatives of this function.
     """
@@ -292,7 +292,10 @@ def _frechet_forward(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
 def _frechet_adjoint(
     A: Tensor, E: Tensor, G: Tensor, H: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients at A and E, given the gradients G at exp(A) and H at L(A, E)."""
+    """The gradients with respect to A and E.
+
+    G and H are the gradients with respect to exp(A) and L(A, E).
+    """
     gradient, along = torch.func.vjp(frechet, A, E)[1]((G, H))
     return gradient.contiguous(), along.contiguous()
 

@@ -288,10 +288,10 @@ def backward(
     *,
     from_coordinates: bool = False,
 ) -> Tensor:
-    """The skew gradient at A, given the gradient G at exp(A).
+    """The skew gradient with respect to A, given the gradient G with respect to exp(A).
 
-    With `from_coordinates`, the result is instead the gradient at the coordinates from
-    which `skew` computed A.
+    With `from_coordinates`, the result is instead the gradient with respect to the
+    coordinates from which `skew` computed A.
     """
     if G.numel() == 0:
         return G.clone()
@@ -322,7 +322,11 @@ def _gradient(
 
 
 def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
-    """The gradient at p(A / 2^s), given the gradient G at p(A / 2^s)^(2^s)."""
+    """Pull the gradient G back through the squarings.
+
+    G is the gradient with respect to P^(2^s), where P = p(A / 2^s). The result is the
+    gradient with respect to P.
+    """
     # the intermediate squares are recomputed, which saves memory
     squares = [W[-1]]
     for k in range(1, squarings):
@@ -347,8 +351,9 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
     """
     s2, s3, s4 = sums
     largest = s2**0.5
-    # Where s3 or s4 overflows or underflows, s2 still gives a bound. Also, s3 is zero
-    # for some matrices that are not skew, such as a cyclic permutation.
+    # `extremes` needs a finite s4 > 0 and s3 != 0; otherwise use the bound from s2
+    # alone. s3 and s4 may overflow or underflow. And s3 may be zero if the matrix is
+    # not skew, for example if it is a cyclic permutation.
     if isinstance(s2, float):
         sound = 0 < s4 < math.inf and s3 != 0
         lower, upper = extremes(s2, abs(s3), s4) if sound else (0.0, largest)

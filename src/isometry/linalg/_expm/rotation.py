@@ -135,8 +135,9 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     B = None if B is None else B.contiguous()
     backend = backend_for(G, W, B)
     if B is not None:
-        # The gradient at exp(skew X) is B^T G. It is computed as (G^T B)^T, because C
-        # reads the transpose of this gradient, which is then contiguous.
+        # The gradient with respect to exp(skew X) is B^T G. It is computed as
+        # (G^T B)^T, because C reads the transpose of this gradient, and this way the
+        # transpose is contiguous.
         G = backend.multiply(G, B, transposed=True).mT
     plans, G = plan.view(1), G[None]
     return products.backward(backend, W, plans, G, from_coordinates=True)[0]
@@ -145,7 +146,10 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
 def _gradient_in_steps(
     ctx: Any, B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor
 ) -> Tensor:
-    """The gradient at X by differentiable operations; G may be a batch of gradients."""
+    """The gradient with respect to X, by differentiable operations.
+
+    G may be a batch of gradients.
+    """
     if version(ctx.X) != ctx.version:
         raise RuntimeError(
             "the coordinates must not change before a second derivative is taken "
@@ -164,7 +168,7 @@ def _gradient_in_steps(
 
 
 class _ForwardSkew(torch.autograd.Function):
-    """(X, A) -> A, where A is the value that skew(X) had in the forward pass."""
+    """skew(X), differentiable in X, with its value A from the forward pass."""
 
     generate_vmap_rule = True
 

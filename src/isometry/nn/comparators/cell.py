@@ -139,7 +139,7 @@ class AbstractComparatorCell(AbstractCell):
         return self.state_map()(eye).mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The states of all time steps, as rows, and each sequence's last state."""
+        """All states, as rows, and the last state of each sequence."""
         (h0,), (time_steps, last_only, chunk) = first, run
         with autocast_off(h0.device):
             # Read all parameters here, not in `states_of`. The backward pass calls
@@ -164,7 +164,8 @@ class AbstractComparatorCell(AbstractCell):
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
-    If `sigma` is a name, the cell runs in the fast scan.
+    If the activation `sigma` is given by name, the cell uses the fast `scan_field`;
+    otherwise it loops over the time steps.
     """
 
     @abstractmethod
@@ -177,7 +178,7 @@ class AbstractDenseCell(AbstractComparatorCell):
         return lambda h: h @ W.mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The states of all time steps, as rows, and each sequence's last state."""
+        """All states, as rows, and the last state of each sequence."""
         if callable(self.sigma):
             return super().scan(x, first, run)
         with autocast_off(x.device):
