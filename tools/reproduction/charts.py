@@ -310,7 +310,7 @@ def _processor(record: Mapping[str, Any]) -> str:
 
 
 def domain(records: Records) -> Iterator[Chart]:
-    """Whether coordinates leave the domain on which the exponential is one to one.
+    """Whether coordinates leave the domain on which the exponential is one-to-one.
 
     Copying and MNIST have a figure each, since they differ in the number of steps.
     """
@@ -339,7 +339,7 @@ def domain(records: Records) -> Iterator[Chart]:
             yield Chart(
                 f"domain-{kind}",
                 "Largest angle of the coordinates while ExpRNN is trained. The "
-                "exponential is one to one below π.",
+                "exponential is one-to-one below π.",
                 *("iterations", "largest angle"),
                 log=False,
                 series=series,

@@ -71,7 +71,7 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
 
 
 def _domain(by_name: Mapping[str, Chart], name: str) -> Iterator[str]:
-    """Which runs left the domain where the exponential is one to one, and how far."""
+    """Which runs left the domain where the exponential is one-to-one, and how far."""
     if name not in by_name:
         return
     left, runs = [], by_name[name].series
