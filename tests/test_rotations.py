@@ -213,7 +213,7 @@ def test_weights_have_a_sum(weights, rng):
     They used to give NaN.
     """
     Q = SO(3).random(3, generator=rng)
-    with pytest.raises(ValueError, match=r"`weights` must be finite with a sum other "):
+    with pytest.raises(ValueError, match=r"`weights` must be finite, and their sum"):
         SO(3).mean(Q, weights=torch.tensor(weights))
 
 
