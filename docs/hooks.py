@@ -24,7 +24,12 @@ SECTIONS = {
     "Reference": ("api", "isometry nn optim groups rotations linalg testing lab"),
 }
 FIRST = ({"Home": "index.md"}, "first-steps.md")
-LAST = ("reproduction.md", "results.md", "bibliography.md", "ledger.md", "walk.md")
+LAST = (
+    "reproduction.md",
+    "results.md",
+    "bibliography.md",
+    {"For developers": ["ledger.md", "walk.md"]},
+)
 
 
 def on_config(config):
