@@ -232,15 +232,10 @@ def definitions(module: ast.Module) -> Iterator[str]:
         yield from set(names) - {"__all__", "_log"}
 
 
-# names that are still defined twice; no others may be added
-DEFINED_TWICE = {"Layer"}
-
-
 def test_no_name_is_defined_twice():
     """A class, an alias or a constant has the same meaning in every module."""
     places: dict[str, set[str]] = {}
     for path in sorted((ROOT / "src").rglob("*.py")):
         for name in definitions(ast.parse(path.read_text())):
             places.setdefault(name, set()).add(relative_path(path))
-    twice = {name: files for name, files in places.items() if len(files) > 1}
-    assert {k: v for k, v in twice.items() if k not in DEFINED_TWICE} == {}
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

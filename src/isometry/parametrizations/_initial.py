@@ -13,12 +13,12 @@ Angles = Callable[[tuple[int, ...], torch.Generator | None], Tensor]
 Init = str | Angles | None
 
 
-def henaff(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+def henaff_angles(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
     r"""Angles drawn uniformly from $(-\pi, \pi)$ [HSL16]."""
     return math.pi * (2 * _uniform(shape, generator) - 1)
 
 
-def cayley(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+def cayley_angles(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
     r"""Angles $-\tan(u/2)$ with $u$ drawn uniformly from $(0, \pi/2)$ [HWY18]."""
     return -torch.tan(math.pi / 4 * _uniform(shape, generator))
 
@@ -28,7 +28,7 @@ def _uniform(shape: tuple[int, ...], generator: torch.Generator | None) -> Tenso
     return torch.rand(shape, generator=generator, device="cpu")
 
 
-ANGLES: dict[str, Angles] = {"henaff": henaff, "cayley": cayley}
+ANGLES: dict[str, Angles] = {"henaff": henaff_angles, "cayley": cayley_angles}
 
 
 def initial_point(

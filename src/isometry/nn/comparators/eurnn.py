@@ -44,7 +44,7 @@ _FFT_LAYERS_TOGETHER = 4
 
 
 @dataclass(frozen=True)
-class Layer:
+class RotationLayer:
     """A layer of rotations, each in the plane of two coordinates j and j + `distance`.
 
     The first and the last `skip` coordinates are not rotated.
@@ -121,7 +121,7 @@ class Planes:
         if style == "fft":
             depth = n.bit_length() - 1
             self.shape = (depth, n // 2)
-            self.layers = [Layer(n >> (level + 1)) for level in range(depth)]
+            self.layers = [RotationLayer(n >> (level + 1)) for level in range(depth)]
             for numbers in _groups(depth, _FFT_LAYERS_TOGETHER):
                 inner = self.layers[numbers[-1]].distance
                 size = 2 ** len(numbers)
@@ -130,7 +130,7 @@ class Planes:
                 )
             return
         self.shape = (capacity // 2, n - 1)
-        self.layers = [Layer(1), Layer(1, skip=1)] * (capacity // 2)
+        self.layers = [RotationLayer(1), RotationLayer(1, skip=1)] * (capacity // 2)
         k = _half_block(n, min(capacity, _LAYERS_TOGETHER))
         blocks = -(-n // (2 * k))
         self.padded = 2 * k * blocks
@@ -187,7 +187,7 @@ class Planes:
         return factors
 
     def _at_pairs(
-        self, first: Tensor, second: Tensor, layer: Layer, *, rest: float
+        self, first: Tensor, second: Tensor, layer: RotationLayer, *, rest: float
     ) -> Tensor:
         """A vector with an entry for each coordinate of a padded state.
 
