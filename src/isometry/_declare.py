@@ -64,7 +64,8 @@ def declare(
 
     This is for the optimizers of `isometry.optim`, which move the parameter along its
     manifold. The parameter must already be a point of the manifold. Any other optimizer
-    raises before its first step, even if it trains a copy of the module. Writes to the
+    raises before its first step, even if it trains a copy of the module. So does one of
+    `isometry.optim` if the parameter is in a group with `manifold=None`. Writes to the
     parameter by anything else, such as `AveragedModel`, are not noticed. The
     alternative is `isometry.constrain`, which works with any optimizer, and makes this
     declaration itself.
@@ -206,7 +207,9 @@ def guard_steps() -> None:
 
 
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    if _knows_manifolds(optimizer):
+    knows_manifolds = "manifold" in optimizer.defaults
+    # a wrapper calls the step of its inner optimizer, which is checked then
+    if not knows_manifolds and _wraps_one_that_knows_manifolds(optimizer):
         return
     # Parameters are looked up at every step, not when they are declared: a weight that
     # was constrained after its declaration is no longer a parameter of its module.
@@ -217,21 +220,33 @@ def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if declarations.parameters.get(name) is not None
     }
     for i, group in enumerate(optimizer.param_groups):
+        option = group.get("manifold")
+        if knows_manifolds and option is not None:
+            continue
         own = (manifolds.get(id(p)) for p in group["params"] if p.requires_grad)
-        manifold = group.get("manifold") or next(filter(None, own), None)
+        manifold = option or next(filter(None, own), None)
         if manifold is not None:
+            kind, place = type(optimizer).__name__, f"`param_groups[{i}]`"
+            if knows_manifolds:
+                got = (
+                    f"{kind} with `manifold=None` for a parameter on {manifold} in "
+                    f"{place}. Make the parameter groups with `isometry.param_groups`."
+                )
+            else:
+                got = (
+                    f"{kind}, which ignores the {manifold} of {place}. Use an "
+                    f"optimizer of `isometry.optim` with `isometry.param_groups`, or "
+                    f"constrain the weight with `isometry.constrain`, which works with "
+                    f"any optimizer."
+                )
             raise TypeError(
-                f"`optimizer` must keep parameters on their manifold; got "
-                f"{type(optimizer).__name__}, which ignores the {manifold} of "
-                f"`param_groups[{i}]`. Use an optimizer of `isometry.optim` with "
-                f"`isometry.param_groups`, or constrain the weight with "
-                f"`isometry.constrain`, which works with any optimizer."
+                f"`optimizer` must keep parameters on their manifold; got {got}"
             )
 
 
-def _knows_manifolds(optimizer: Optimizer) -> bool:
-    """Whether the optimizer, or one that it wraps, has the option `manifold`."""
+def _wraps_one_that_knows_manifolds(optimizer: Optimizer) -> bool:
+    """Whether an attribute is an optimizer with the option `manifold`."""
     return any(
-        isinstance(one, Optimizer) and "manifold" in one.defaults
-        for one in (optimizer, *vars(optimizer).values())
+        isinstance(inner, Optimizer) and "manifold" in inner.defaults
+        for inner in vars(optimizer).values()
     )

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.testing import assert_close
 
+import isometry
 from isometry import manifold_of
+from isometry._declare import declared_parameters
 from isometry.groups import SO, U
 from isometry.nn import (
     EURNN,
@@ -24,6 +26,7 @@ from isometry.nn import (
     SpectralRNN,
 )
 from isometry.nn._recurrent import AbstractCell
+from isometry.optim import RiemannianAdam
 from tests.helpers import new_generator
 from tests.nn import reference
 from tests.nn.comparators import CASES, INPUTS, Case, N, assert_near_largest
@@ -242,6 +245,23 @@ def test_weights_of_descent_are_declared():
     assert manifold_of(spectral, "U") == manifold_of(spectral, "V") == SO(N)
     U(N).check_point(full.weight_hh.detach(), name="W")
     SO(N).check_point(spectral.U.detach(), name="U")
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("copied", [False, True], ids=["original", "copy"])
+@pytest.mark.parametrize("name", ["full", "spectral"])
+def test_weights_of_descent_do_not_leave_their_manifold_silently(name, copied):
+    """Adam refuses to move the declared weights, which it used to do."""
+    network = CASES[name].network()
+    network = copy.deepcopy(network) if copied else network
+    network.load_state_dict(CASES[name].network().state_dict())
+    H, _ = network(torch.ones(3, 2, INPUTS, dtype=torch.float64))
+    H.abs().sum().backward()
+    with pytest.raises(TypeError, match="got Adam, which ignores the"):
+        torch.optim.Adam(network.parameters()).step()
+    RiemannianAdam(isometry.param_groups(network, lr=0.1)).step()
+    for key, p, manifold in declared_parameters(network):
+        manifold.check_point(p.detach(), name=key)
 
 
 def test_renormalizing_keeps_the_weight(rng):

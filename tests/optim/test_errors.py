@@ -309,6 +309,34 @@ def test_a_declared_parameter_does_not_leave_its_manifold_silently(kind):
     assert not torch.equal(model.weight, torch.eye(3))
 
 
+@pytest.mark.errors
+def test_a_plain_group_does_not_take_a_declared_parameter():
+    """Our optimizers refuse a declared parameter in a group with `manifold=None`.
+
+    They moved it off its manifold silently.
+    """
+    model = declared_model()
+    optimizer = RiemannianAdam(
+        [
+            {"params": [model.bias], "manifold": None},
+            {"params": [model.weight], "manifold": None},
+        ],
+        lr=0.1,
+    )
+    model(torch.ones(3)).square().sum().backward()
+    with pytest.raises(
+        TypeError,
+        match=r"got RiemannianAdam with `manifold=None` .* on SO\(n=3\) in "
+        r"`param_groups\[1\]`\. Make",
+    ):
+        optimizer.step()
+    assert torch.equal(model.weight, torch.eye(3))
+    # a frozen weight does not move
+    model.weight.requires_grad_(False).grad = None
+    optimizer.step()
+    assert torch.equal(model.weight, torch.eye(3))
+
+
 def test_optimizers_that_know_manifolds_step_on_them():
     """Our optimizers step on manifolds, also inside of a wrapper.
 

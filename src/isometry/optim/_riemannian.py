@@ -113,7 +113,8 @@ class AbstractRiemannian(Optimizer):
 
         Raises:
             TypeError: if a gradient is sparse. Only `RiemannianSGD` accepts sparse
-                gradients, and only for plain parameters.
+                gradients, and only for plain parameters. Also if a parameter that
+                `isometry.declare` has put on a manifold is in a plain group.
             ValueError: if a parameter is not on its manifold at its first step.
         """
         loss = None

@@ -27,10 +27,11 @@ class SpectralRNN(AbstractComparator):
 
     $U$ and $V$ are declared as points of $SO(n)$: give them to an optimizer of
     `isometry.optim`, in the parameter groups that `isometry.param_groups` makes. With
-    any other optimizer they would leave the manifold. They start at random (Haar)
-    points, and $p$ starts at zero. With $m = 0$ the weight is orthogonal and $p$ has no
-    effect. The network is called like `torch.nn.RNN`; a cell has one bias vector, which
-    is the threshold if the nonlinearity is modReLU.
+    any other optimizer they would leave the manifold, so the first step of such an
+    optimizer raises. They start at random (Haar) points, and $p$ starts at zero. With
+    $m = 0$ the weight is orthogonal and $p$ has no effect. The network is called like
+    `torch.nn.RNN`; a cell has one bias vector, which is the threshold if the
+    nonlinearity is modReLU.
 
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
@@ -73,8 +74,8 @@ class SpectralCell(AbstractDenseCell):
         where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
         U, V = SO(n).random(2, **where)
         self.U, self.V = draw.parameter(U), draw.parameter(V)
-        record(self, "U", SO(n))
-        record(self, "V", SO(n))
+        record(self, "U", SO(n), guarded=True)
+        record(self, "V", SO(n), guarded=True)
         self.p = draw.zeros(n)
         self.bias = draw.zeros(n)
 

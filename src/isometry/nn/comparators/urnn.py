@@ -150,11 +150,11 @@ class FullCapacityURNN(AbstractComparator):
 
     on complex states. `weight_hh` is declared as a point of $U(n)$: give it to an
     optimizer of `isometry.optim`, with any retraction, in the parameter groups that
-    `isometry.param_groups` makes. With any other optimizer it would leave $U(n)$. It
-    starts at the matrix of a random `URNN`. The network is called like `torch.nn.RNN`;
-    a cell has one bias vector, the $b$ of the modReLU $\sigma$, and a trained first
-    state. An output layer should read both the real and the imaginary parts of the
-    states.
+    `isometry.param_groups` makes. With any other optimizer it would leave $U(n)$, so
+    the first step of such an optimizer raises. It starts at the matrix of a random
+    `URNN`. The network is called like `torch.nn.RNN`; a cell has one bias vector, the
+    $b$ of the modReLU $\sigma$, and a trained first state. An output layer should read
+    both the real and the imaginary parts of the states.
 
     The paper calls this network RGD. The authors of [WPH16] store $W$ in a real matrix
     of size $2n \times 2n$, which contains the real and the imaginary part of $W$ twice.
@@ -198,7 +198,7 @@ class FullCapacityCell(AbstractDenseCell):
         self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
         # Record the manifold without a check: the weight is unitary by construction, in
         # every precision, and on the meta device it has no values to check.
-        record(self, "weight_hh", U(n))
+        record(self, "weight_hh", U(n), guarded=True)
         self.bias = draw.uniform(n, bound=self.bias_bound)
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
