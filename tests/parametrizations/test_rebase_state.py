@@ -171,8 +171,10 @@ def test_nan_does_not_reach_the_base(policy):
     assert layer.parametrizations.weight[0].base.isfinite().all()
 
 
-def test_history_of_lbfgs_is_dropped():
-    layer, x, y = layer_and_data(8, 8)
+@pytest.mark.parametrize("has_base", [True, False])
+def test_history_of_lbfgs_is_dropped_if_the_base_moves(has_base):
+    """The history is dropped if the base moves, and kept if there is none to move."""
+    layer, x, y = layer_and_data(8, 8, use_trivialization=has_base)
     optimizer = torch.optim.LBFGS(layer.parameters())
 
     def closure():
@@ -184,7 +186,7 @@ def test_history_of_lbfgs_is_dropped():
     optimizer.step(closure)
     assert optimizer.state
     isometry.rebase(layer, optimizer)
-    assert not optimizer.state
+    assert bool(optimizer.state) == (not has_base)
 
 
 def test_gradient_of_the_old_coordinates_is_dropped():

@@ -50,7 +50,7 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     averages below the square of the new momentum are raised to this square, so that
     Adam changes no entry by more than the learning rate. (For the comparison, the
     momentum and the averages are corrected for their start at zero, as in Adam.)
-    The history of `LBFGS` is dropped.
+    The history of `LBFGS` is dropped if a base moves.
 
     Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched,
     so keep the base fixed with these optimizers. Keep it fixed under
@@ -90,6 +90,8 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
 @torch.no_grad()
 def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> None:
     """Move one base, set its coordinates to zero, and adapt their optimizer state."""
+    if constraint.base is None:
+        return
     state: dict[str, Any] = {}
     if isinstance(optimizer, LBFGS):
         # the history of LBFGS holds directions in the old coordinates, for all
@@ -98,8 +100,6 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
     elif optimizer is not None:
         state = optimizer.state.get(X, {})
     velocities = [state[key] for key in _VELOCITIES if _fits(state.get(key), X)]
-    if constraint.base is None:
-        return
     # when a module is cast, the state of its optimizer keeps the old dtype
     moved = constraint.move_base(whole(X), [whole(v).to(X.dtype) for v in velocities])
     for velocity, new in zip(velocities, moved, strict=True):
