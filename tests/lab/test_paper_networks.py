@@ -1,5 +1,6 @@
 """The paper's networks by name: sizes, first values, optimizers and constraints."""
 
+import copy
 import math
 from typing import Any
 
@@ -19,7 +20,7 @@ from isometry.lab.paper.protocol import SIZES
 from isometry.lab.paper.tables import PAPER
 from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import AddingTask, CopyingTask, MnistTask, TimitTask
-from isometry.nn import ExpRNN
+from isometry.nn import ExpRNN, HouseholderRNN, LieRNN, ScoRNN, ScuRNN
 from isometry.optim import RiemannianRMSprop, RiemannianSGD
 from tests.helpers import eps
 
@@ -191,6 +192,26 @@ def test_counts_of_other_modules():
     assert count_parameters(tall) == 9
     assert count_parameters(ExpRNN(2, 4, unitary=True)) == 16 + 16 + 4
     assert count_parameters(nn.Linear(5, 5).requires_grad_(False)) == 0
+
+
+@pytest.mark.parametrize("kind", [ScoRNN, ScuRNN, HouseholderRNN, LieRNN])
+def test_frozen_coordinates_do_not_count(kind):
+    """Coordinates that are frozen, or shared by two cells, are counted correctly.
+
+    The numbers in them without effect were subtracted anyway, and once for each cell;
+    a frozen ScoRNN of size 4 had -10 parameters.
+    """
+    network = kind(2, 4)
+    (cell,) = network.cells
+    coordinates = cell.V if kind is HouseholderRNN else cell.X
+    others = [p for p in network.parameters() if p is not coordinates]
+    rest = sum(p.numel() * (1 + p.is_complex()) for p in others)
+    free = count_parameters(network)
+    pair = nn.ModuleList([cell, copy.copy(cell)])
+    assert count_parameters(pair) == free > rest
+    coordinates.requires_grad_(False)
+    assert count_parameters(network) == rest
+    assert count_parameters(network.requires_grad_(False)) == 0
 
 
 def example(task: str, rng: torch.Generator) -> Tensor:

@@ -24,6 +24,12 @@ def count_parameters(module: nn.Module) -> int:
         **{c.coordinates: c.constraint.manifold for c in constrained(module)},
         **{p: manifold for _, p, manifold in declared_parameters(module)},
     }
+    redundant = {
+        p: cell.redundant.get(name, 0)
+        for cell in module.modules()
+        if isinstance(cell, AbstractCell)
+        for name, p in cell.named_parameters(recurse=False)
+    }
     total = 0
     for p in module.parameters():
         if p.requires_grad and p in manifolds:
@@ -31,6 +37,5 @@ def count_parameters(module: nn.Module) -> int:
             points = p.numel() // manifold.origin(device="meta").numel()
             total += points * manifold.dimension
         elif p.requires_grad:
-            total += p.numel() * (2 if p.is_complex() else 1)
-    cells = [cell for cell in module.modules() if isinstance(cell, AbstractCell)]
-    return total - sum(cell.redundant for cell in cells)
+            total += p.numel() * (2 if p.is_complex() else 1) - redundant.get(p, 0)
+    return total

@@ -2,8 +2,9 @@
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import torch
@@ -28,15 +29,15 @@ class AbstractCell(nn.Module):
         hidden_size: number of features of a state.
         weight_ih: the input weight.
         h0: the learned initial state, or None.
-        redundant: how many real numbers among the parameters have no effect, or are
-            determined by other numbers. `count_parameters` subtracts this number.
+        redundant: maps names of parameters to how many of their real numbers have no
+            effect, or are determined by others. `count_parameters` leaves these out.
     """
 
     input_size: int
     hidden_size: int
     weight_ih: nn.Parameter
     h0: nn.Parameter | None
-    redundant: int = 0
+    redundant: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self) -> None:
         super().__init__()

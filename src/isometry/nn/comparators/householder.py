@@ -76,7 +76,7 @@ class HouseholderCell(AbstractDenseCell):
         n, m = self.hidden_size, self.reflections
         self.weight_ih = draw.input_weight(n, self.input_size)
         self.V = draw.normal(n, m, std=0.01)
-        self.redundant = m * (m - 1) // 2
+        self.redundant = {"V": m * (m - 1) // 2}
         self.bias = draw.zeros(n)
         self.h0 = draw.uniform(n, bound=math.sqrt(3 / (2 * n)))
 

@@ -79,7 +79,7 @@ class LieCell(AbstractDenseCell):
         self.weight_ih = draw.complex_input_weight(n, inputs)
         parts = draw.normal(n, n, 2, std=1.0).detach()
         self.X = draw.parameter(torch.view_as_complex(parts))
-        self.redundant = n * n
+        self.redundant = {"X": n * n}
         self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))
 
     def recurrent_matrix(self) -> Tensor:

@@ -67,7 +67,7 @@ class ScoRNNCell(AbstractDenseCell):
         n = self.hidden_size
         self.weight_ih = draw.uniform(n, self.input_size, bound=0.01)
         self.X = draw.parameter(cayley_blocks(n, draw))
-        self.redundant = n * n - n * (n - 1) // 2
+        self.redundant = {"X": n * n - n * (n - 1) // 2}
         self.bias = draw.zeros(n)
         signs = torch.ones(n, device="cpu")
         signs[n - self.negatives :] = -1
@@ -145,7 +145,7 @@ class ScuRNNCell(AbstractDenseCell):
         self.weight_ih = draw.complex_input_weight(n, inputs)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
-        self.redundant = n * n
+        self.redundant = {"X": n * n}
         # the authors draw theta from (0, 2 pi), which gives the phases exp(i theta) the
         # same distribution
         self.theta = draw.uniform(n, bound=math.pi)
