@@ -77,7 +77,9 @@ class Remote(Tensor):
         kwargs = dict(kwargs or {})
         name = func.overloadpacket.__name__
         device = kwargs.get("device")
-        leaves = name == "_to_copy" and device is not None and device.type == "cpu"
+        # in inference mode, `to` arrives itself, and not as `_to_copy`
+        copies = name in ("_to_copy", "to")
+        leaves = copies and device is not None and device.type == "cpu"
         # A tensor made on the CPU arrives as a plain tensor; writing to it is allowed.
         arrives = name in ("copy_", "_copy_from") and not isinstance(args[0], Remote)
         if leaves or arrives or name in WAITING:

@@ -236,15 +236,17 @@ class Trainer:
 
         Args:
             measure: a function of the model, the split, and the number of sequences in
-                a batch.
+                a batch. This model takes inputs and returns outputs on the CPU, where
+                the answers are.
 
         Returns:
             The results of `measure`, keyed by split.
         """
         model, size = self.experiment.model, self.experiment.config.training.batch_size
+        device = self.ranks.device
         model.eval()
         values = {
-            split: measure(lambda x: model(x.to(self.ranks.device)), split, size)
+            split: measure(lambda x: model(x.to(device)).cpu(), split, size)
             for split in SPLITS
         }
         model.train()
