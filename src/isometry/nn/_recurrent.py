@@ -1,5 +1,6 @@
 """Base classes for cells, and for networks that stack cells in layers."""
 
+import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
@@ -271,7 +272,7 @@ class AbstractRecurrent(nn.Module):
             warnings.warn(
                 f"`dropout` must be 0 with one layer, because it acts between layers; "
                 f"got {dropout} with `num_layers=1`. It has no effect.",
-                stacklevel=5,
+                stacklevel=_level_of_user(),
             )
         if chunk is not None and not (is_positive(chunk) and self.last_only):
             raise ValueError(
@@ -279,6 +280,17 @@ class AbstractRecurrent(nn.Module):
                 f"with `last_only={self.last_only}`. A layer that returns all outputs "
                 f"stores all states anyway."
             )
+
+
+def _level_of_user() -> int:
+    """The `stacklevel` with which a warning of the caller names the user's line.
+
+    Constructors of different layers call each other to different depths.
+    """
+    level, frame = 0, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").startswith("isometry."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _scan_cell(
