@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from isometry.lab import evaluate
 from isometry.lab._data import catalogue
-from isometry.lab.task import AbstractTask, Batch, Split
+from isometry.lab.task import TEST, TRAIN, AbstractTask, Batch, Split, generator
 from isometry.lab.tasks import TASKS, AddingTask, CopyingTask, MnistTask, TimitTask
 from tests.helpers import shifted_seed
 from tests.lab.small_data import dataset, images, speech, sphere, write_files
@@ -142,6 +142,27 @@ def test_parts_of_ranks_are_the_batch(task, ranks):
     targets = whole.y.split(sizes, 0 if task.last_only else 1)
     for part, columns in zip(parts, targets, strict=True):
         assert_close(part.y, columns[: part.y.shape[0]], rtol=0, atol=0)
+
+
+class PaddedTask(AddingTask):
+    """An endless task whose sequences have lengths of their own."""
+
+    def draw(self, rng, size) -> Batch:
+        x, y, _ = super().draw(rng, size)
+        return Batch(x, y, torch.from_numpy(rng.integers(1, 9, size=size)))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_endless_task_keeps_its_lengths(ranks):
+    """Parts and splits of an endless task have the lengths; they used to have None."""
+    task = PaddedTask(length=9, held_out=7)
+    drawn = task.draw(generator(3, TRAIN, 0), 7).lengths
+    held_out = task.draw(generator(0, TEST, 0), 7).lengths
+    parts = [task.batch(0, size=7, seed=3, rank=r, ranks=ranks) for r in range(ranks)]
+    for batches, lengths in ((parts, drawn), (task.evaluation("test", 3), held_out)):
+        pieces = [batch.lengths for batch in batches if batch.lengths is not None]
+        assert lengths is not None
+        assert torch.cat(pieces).tolist() == lengths.tolist()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -259,7 +259,8 @@ class AbstractEndlessTask(AbstractTask):
 
     def _take(self, whole: Batch, rows: slice) -> Batch:
         y = whole.y[rows] if self.last_only else whole.y[:, rows]
-        return Batch(whole.x[:, rows].contiguous(), y.contiguous())
+        lengths = None if whole.lengths is None else whole.lengths[rows]
+        return Batch(whole.x[:, rows].contiguous(), y.contiguous(), lengths)
 
 
 def generator(seed: int, stream: int, index: int) -> "np.random.Generator":
