@@ -1,6 +1,7 @@
 """Wrong arguments give errors in the house form, and leave the module as it was."""
 
 import math
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -243,3 +244,30 @@ def test_the_remedy_for_a_weight_on_a_users_group():
     layer = isometry.constrain(nn.Linear(4, 4), Circle())
     with pytest.raises(ValueError, match=r"with `Circle\(\)\.nearest\(value\)`"):
         layer.weight = torch.ones(4, 4)
+
+
+@dataclass(frozen=True)
+class Upright(Sphere):
+    """Half of the sphere, as a user would write it, with an error of its own."""
+
+    def defect(self, Q: torch.Tensor) -> torch.Tensor:
+        return torch.where(Q[..., 0] < 0, math.inf, super().defect(Q))
+
+    def check_point(self, Q: torch.Tensor, *, name: str) -> None:
+        if (Q[..., 0] < 0).any():
+            raise ValueError(f"`{name}` must point up.")
+        super().check_point(Q, name=name)
+
+
+def test_an_infinite_defect_on_a_users_manifold():
+    """The user's own error is raised, unless the weight is in half precision.
+
+    In half precision, the user's `check_point` would get the bound of float32.
+    """
+    down = -torch.eye(3)[0]
+    layer = isometry.constrain(Weight(-down), "weight", Upright(3))
+    with pytest.raises(ValueError, match="`value` must point up"):
+        layer.weight = down
+    layer = isometry.constrain(Weight(-down.bfloat16()), "weight", Upright(3))
+    with pytest.raises(ValueError, match=r"a defect of inf, .* for torch\.bfloat16"):
+        layer.weight = down.bfloat16()

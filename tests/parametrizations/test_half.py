@@ -53,6 +53,25 @@ def test_a_rounded_orthogonal_matrix_can_be_assigned(dtype, rng):
         layer.weight = torch.ones(16, 16, dtype=dtype)
 
 
+@pytest.mark.errors
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_a_rounded_reflection_is_told_by_its_determinant(dtype, rng):
+    """Rounding to half precision is not the reason why a reflection is refused.
+
+    The error used to be about the defect, compared with the bound of float32.
+    """
+    layer = isometry.orthogonal(nn.Conv2d(4, 16, 2).to(dtype), det=1)
+    Q = isometry.groups.SO(16).random(generator=rng)
+    reflection = torch.cat([-Q[:, :1], Q[:, 1:]], 1).reshape(16, 4, 2, 2).to(dtype)
+    with pytest.raises(ValueError, match=r"must have determinant 1 .* determinant -1"):
+        layer.weight = reflection
+    # twice a reflection has the determinant -2^16, and its defect is not rounding
+    bound = rf"above {1.1 * torch.finfo(dtype).eps * 4:.1e} for {dtype}"
+    message = rf"defect of 1\.2e\+01, {bound}, and determinant -6.*value\.flatten\(1\)"
+    with pytest.raises(ValueError, match=message):
+        layer.weight = 2 * reflection
+
+
 def test_autocast_leaves_the_weight_alone():
     """Under autocast the weight is computed in float32.
 

@@ -69,21 +69,32 @@ class SO(AbstractOrthogonal):
         try:
             super().check_point(Q, name=name)
         except ValueError:
-            self._check_determinant(Q, name)
+            bound, code = self.tolerance(Q.dtype), f"{self}.nearest({name})"
+            self.check_determinant(Q, bound, Q.dtype, name=name, projection=code)
             raise
 
-    def _check_determinant(self, Q: Tensor, name: str) -> None:
-        """Raise if a matrix has a negative determinant."""
+    def check_determinant(
+        self, Q: Tensor, bound: float, dtype: torch.dtype, *, name: str, projection: str
+    ) -> None:
+        """Raise if a matrix has a negative determinant.
+
+        Args:
+            Q: the matrices.
+            bound: the largest defect that counts as rounding.
+            dtype: the dtype to which the bound belongs.
+            name: name of the matrices in the error message.
+            projection: code that projects the matrices, for the error message.
+        """
         det, defect = determinant(Q), unitarity_defect(Q)
-        reflection, bound = det < 0, self.tolerance(Q.dtype)
+        reflection = det < 0
         # matrices that have a negative determinant and are not orthogonal either
         neither = reflection & ~(defect <= bound)
         if neither.any():
             raise ValueError(
                 f"`{name}` must be a point of {self}; got a defect of "
-                f"{float(defect[neither].max()):.1e}, above {bound:.1e} for {Q.dtype}, "
+                f"{float(defect[neither].max()):.1e}, above {bound:.1e} for {dtype}, "
                 f"and determinant {float(det[neither].min()):.2g}. Project it first, "
-                f"with `{self}.nearest({name})`."
+                f"with `{projection}`."
             ) from None
         if reflection.any():
             raise ValueError(

@@ -3,14 +3,14 @@
 import math
 from abc import abstractmethod
 from dataclasses import InitVar, dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from isometry._checks import check_same_shape
 from isometry._dtypes import HALF, in_float32_or_wider
-from isometry.groups import AbstractManifold, AbstractMap
+from isometry.groups import SO, AbstractManifold, AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 
@@ -136,19 +136,32 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         if W.dtype in HALF:
             bound = rounding_bound(self.manifold, W.dtype)
         if not defect <= bound:
-            # on SO(n), a reflection has an infinite defect; `check_point` raises an
-            # error that names the determinant
-            if math.isinf(defect) and bool(Q.isfinite().all()):
-                self.manifold.check_point(Q, name="value")
-            raise ValueError(
-                f"`value` must be a point of {self.manifold}; got a defect of "
-                f"{defect:.1e}, above {bound:.1e} for {W.dtype}. {self._remedy()}"
-            )
+            self._refuse(Q, W.dtype, defect, bound)
         if W.dtype in HALF:
             Q = self.manifold.nearest(Q)
         return self.manifold.polish(Q)
 
-    def _remedy(self) -> str:
+    def _refuse(
+        self, Q: Tensor, dtype: torch.dtype, defect: float, bound: float
+    ) -> NoReturn:
+        """Raise an error about points whose defect is above the bound of `dtype`."""
+        code = self._projection()
+        if isinstance(self.manifold, SO):
+            # a reflection has an infinite defect; name its determinant instead
+            self.manifold.check_determinant(
+                Q, bound, dtype, name="value", projection=code
+            )
+        if math.isinf(defect) and dtype not in HALF and bool(Q.isfinite().all()):
+            # a user's manifold may have its own error for an infinite defect; it would
+            # not know the bound for half precision, because `Q` is in float32
+            self.manifold.check_point(Q, name="value")
+        raise ValueError(
+            f"`value` must be a point of {self.manifold}; got a defect of "
+            f"{defect:.1e}, above {bound:.1e} for {dtype}. Project it first, with "
+            f"`{code}`."
+        )
+
+    def _projection(self) -> str:
         layout, points, back = self.layout, "value", ""
         if layout.flatten:
             points, back = "value.flatten(1)", ".reshape_as(value)"
@@ -157,7 +170,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
             back = ".reshape_as(value)"
         if layout.transpose:
             points, back = f"{points}.mT", f".mT{back}"
-        return f"Project it first, with `{self.manifold}.nearest({points}){back}`."
+        return f"{self.manifold}.nearest({points}){back}"
 
     def _map_bytes(self, device: torch.device | None = None) -> Tensor:
         name = list(self.retraction.name.encode())
