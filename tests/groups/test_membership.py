@@ -1,11 +1,14 @@
 """How far rounding moves a point off its manifold, and what `tolerance` accepts."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from isometry.groups import SO, SU, AbstractGroup, O, Sp, Sphere, Stiefel, Torus, U
+from isometry.linalg import expm_skew, skew
 from isometry.testing._points import retractions
 from tests.groups.registry import (
     Adjoint,
@@ -127,3 +130,34 @@ def test_orthonormal_columns_suffice_for_unrestricted_manifolds_only():
     others = [SU(3), Sp(1), Torus(3), Sphere(3), Quadrupole()]
     assert all(manifold.is_unrestricted for manifold in unrestricted)
     assert not any(manifold.is_unrestricted for manifold in others)
+
+
+class PairsOfAxes:
+    """The algebra of a maximal torus, to be mixed into a group."""
+
+    def algebra(self, X: torch.Tensor) -> torch.Tensor:
+        pairs = torch.arange(X.shape[-1]) // 2
+        return skew(torch.where(pairs[:, None] == pairs, X, 0))
+
+
+@dataclass(frozen=True)
+class Inherited(PairsOfAxes, SO):
+    """A group with an algebra from another class."""
+
+
+@dataclass(frozen=True)
+class Claimed(PairsOfAxes, SO):
+    """A group that says itself that it is unrestricted."""
+
+    is_unrestricted = True
+
+
+def test_an_inherited_algebra_counts():
+    """A group is restricted also if its algebra comes from another class.
+
+    That algebra used to be ignored, and points were outside of the group.
+    """
+    group, X = Inherited(4), torch.ones(4, 4)
+    assert not group.is_unrestricted
+    assert_close(group.point(X, None), expm_skew(group.algebra(X)))
+    assert Claimed(4).is_unrestricted

@@ -46,13 +46,6 @@ class AbstractGroup(AbstractManifold):
         [LM19] section 3 and appendix A.
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        # a subclass with its own `algebra` counts as restricted, unless it sets
-        # `is_unrestricted` itself
-        if "algebra" in vars(cls) and "is_unrestricted" not in vars(cls):
-            cls.is_unrestricted = False
-
     @property
     @abstractmethod
     def size(self) -> int:
@@ -290,9 +283,13 @@ class AbstractClassicalGroup(AbstractGroup):
 class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
     """A group whose Lie algebra consists of all skew matrices: O, SO and U."""
 
-    # without this line, `__init_subclass__` would set it to False, because this class
-    # defines `algebra`
-    is_unrestricted = True
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # a subclass with another `algebra` counts as restricted, unless it sets
+        # `is_unrestricted` itself
+        is_ours = cls.algebra is AbstractUnrestrictedGroup.algebra
+        if not is_ours and "is_unrestricted" not in vars(cls):
+            cls.is_unrestricted = False
 
     def algebra(self, X: Tensor) -> Tensor:
         """Skew matrix with the lower triangle of `X`."""
