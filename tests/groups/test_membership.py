@@ -152,6 +152,14 @@ class Claimed(PairsOfAxes, SO):
     is_unrestricted = True
 
 
+@dataclass(frozen=True)
+class Restricted(Claimed):
+    """A subgroup of a group that is unrestricted by its own account."""
+
+    def algebra(self, X: torch.Tensor) -> torch.Tensor:
+        return super().algebra(X.tril(-1).triu(-1))
+
+
 def test_an_inherited_algebra_counts():
     """A group is restricted also if its algebra comes from another class.
 
@@ -161,3 +169,4 @@ def test_an_inherited_algebra_counts():
     assert not group.is_unrestricted
     assert_close(group.point(X, None), expm_skew(group.algebra(X)))
     assert Claimed(4).is_unrestricted
+    assert not Restricted(4).is_unrestricted

@@ -46,6 +46,14 @@ class AbstractGroup(AbstractManifold):
         [LM19] section 3 and appendix A.
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # `is_unrestricted` is a statement about `algebra`. A class that inherits the
+        # two from different classes counts as restricted.
+        source = next(c for c in cls.__mro__ if "is_unrestricted" in vars(c))
+        if getattr(source, "algebra", None) is not cls.algebra:
+            cls.is_unrestricted = False
+
     @property
     @abstractmethod
     def size(self) -> int:
@@ -283,13 +291,8 @@ class AbstractClassicalGroup(AbstractGroup):
 class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
     """A group whose Lie algebra consists of all skew matrices: O, SO and U."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        # a subclass with another `algebra` counts as restricted, unless it sets
-        # `is_unrestricted` itself
-        is_ours = cls.algebra is AbstractUnrestrictedGroup.algebra
-        if not is_ours and "is_unrestricted" not in vars(cls):
-            cls.is_unrestricted = False
+    # holds for the `algebra` below, so it is stated here again
+    is_unrestricted = True
 
     def algebra(self, X: Tensor) -> Tensor:
         """Skew matrix with the lower triangle of `X`."""
