@@ -66,9 +66,9 @@ def test_recurrent_weight_starts_as_in_the_paper(init, n):
     low, high = (-1, 1) if init == "henaff" else (0, 0.5)
     assert low < u.min()
     assert u.max() < high
-    # Kolmogorov and Smirnov: 1.95 / sqrt(200) is exceeded by one seed in 1000
+    # Kolmogorov and Smirnov: 2.5 / sqrt(200) is exceeded by one seed in 130,000
     place = ((u.sort().values - low) / (high - low)) - torch.arange(200) / 200
-    assert place.abs().max() < 1.95 / math.sqrt(200)
+    assert place.abs().max() < 2.5 / math.sqrt(200)
 
 
 def test_other_weights_start_as_in_the_paper():
