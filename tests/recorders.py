@@ -167,7 +167,10 @@ class SeedRecorder:
             "functions with all seeds": functions - len(fewer),
             "calls": before.get("calls", 0) + calls.total(),
             "fewer": fewer,
-            "failed": before.get("failed", []) + self.failed.get(folder, []),
+            "failed": [
+                *(t for t in before.get("failed", ()) if function_of(t) not in calls),
+                *self.failed.get(folder, ()),
+            ],
             "date": datetime.now(UTC).date().isoformat(),
             "commit": ", ".join(filter(None, (before.get("commit"), commit))),
         }
