@@ -38,8 +38,9 @@ COMMANDS = {
 class Parser(argparse.ArgumentParser):
     """A parser that suggests the closest known word when a word is unknown.
 
-    By default, argparse has the top-level parser report unknown words. That parser
-    does not know the options of a subcommand, so it could not suggest any of them.
+    By default, argparse lets the top-level parser report all unknown words. The
+    top-level parser does not know the options of a subcommand, so it could not suggest
+    any of them. Here, each parser reports the words that are unknown to itself.
 
     Options cannot be abbreviated. Otherwise the parser of `isometry train`, which also
     sees the words after the task, would mistake the option `--mode` of a user's task
@@ -53,8 +54,8 @@ class Parser(argparse.ArgumentParser):
         """Parse the words; exit with an error message if a word is unknown."""
         values, rest = super().parse_known_args(args, namespace)
         if rest:
-            # argparse may have mistaken the value of an unknown option for the task,
-            # so list `words` as well
+            # `words` holds the task and the words after it. argparse may have mistaken
+            # the value of an unknown option for the task, so report `words` as well.
             self.refuse([*rest, *(getattr(values, "words", None) or ())])
         return values, rest
 

@@ -84,7 +84,7 @@ def as_json(value: Any) -> bytes:
 
 
 def create(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make a new folder with files in it. If this fails, nothing is left behind.
+    """Make a new folder with files in it. On failure, no partial folder is left.
 
     Args:
         folder: path of the folder, which must not exist.
@@ -311,7 +311,10 @@ def damaged(path: Path, what: str) -> str:
 
 
 def origin(folder: Path | None) -> str:
-    """Advice for an error message if another revision began the run; else empty."""
+    """Advice for an error message, if another revision of isometry began the run.
+
+    Otherwise, or if the revision is not known, the advice is empty.
+    """
     if folder is None:
         return ""
     with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -349,8 +349,8 @@ class Registry(Generic[Thing]):
             return pkgutil.resolve_name(name)
         except (AttributeError, ModuleNotFoundError, TypeError, ValueError) as error:
             if not _is_missing(module, error):
-                # The user's module raised the error. The command line prints a
-                # traceback for an error with a note.
+                # The user's module raised the error, so the user needs a traceback. The
+                # command line prints one only if the error has a note.
                 error.add_note(f"isometry: raised by the import of {module}")
                 raise
             raise ValueError(

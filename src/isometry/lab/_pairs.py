@@ -24,8 +24,8 @@ class Pairs(argparse.Action):
 def pair(text: str) -> tuple[str, Any]:
     """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
-    # Refuse `a=1,b=2`, which sets two names. A list, a table or a quoted string may
-    # contain `,b=`.
+    # Refuse `a=1,b=2`, which tries to set two names at once. Inside a list, a table or
+    # a quoted string, `,b=` is allowed.
     if not equals or re.match(r'[^"[{]*,\s*\w+=', value):
         raise argparse.ArgumentTypeError(
             f"must read NAME=VALUE; got {text!r}. Repeat the option for each name"

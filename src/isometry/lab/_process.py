@@ -192,9 +192,9 @@ class Ranks:
 
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """Set up torch's process group for the block.
+    """Set up torch's process group for the duration of a `with` block.
 
-    Without torchrun, there is only this process.
+    A process that was not started by torchrun trains alone, without a process group.
 
     Args:
         device: "cpu" or "cuda". Under torchrun, "cuda" means the GPU whose index is the

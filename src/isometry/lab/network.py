@@ -38,7 +38,10 @@ class OptimizerRecipe:
     parameters: tuple[str, ...] = ()
 
     def names_parameter(self, path: str) -> bool:
-        """True if `parameters` names this parameter, or a module that contains it."""
+        """True if `parameters` names this parameter, or a module that contains it.
+
+        A name may leave out outer modules: "weight" also names "output.weight".
+        """
         return any(f".{name}." in f".{path}." for name in self.parameters)
 
 
@@ -89,7 +92,7 @@ class Recipe:
             source of the initial values). All of them are optional.
         options: options of the network other than its sizes, for `config.json`.
         schedule: the optimizers, and the clipping and decay that go with them.
-        after_step: called with the network after each step of the optimizers.
+        after_step: called with the result of `make_model` after each step.
         iterations: the default number of steps; None if `epochs` is used instead.
         epochs: the default number of passes over the data; None if it is endless.
     """
@@ -168,7 +171,7 @@ class Recipe:
                         "rate only in its first step."
                     )
                 # `initial_lr`, as torch's schedulers call it, is the rate before any
-                # decay. Checkpoints store it.
+                # decay. The training loop computes the rate of each step from it.
                 for group in groups:
                     group["initial_lr"] = row.options["lr"]
             try:
@@ -297,14 +300,14 @@ class Network:
     """A kind of network: how to make and train it, for every task and size.
 
     Attributes:
-        make_layer: makes the network, without its output layer, from a task, a size,
-            options and a source of initial values.
-        schedule: returns the schedule for a task and a size.
+        make_layer: makes the network from a task, a size, options and a source of
+            initial values. `make_model` adds the output layer.
+        schedule: returns the schedule for a task's `recipe` and a size.
         output: returns the initial values of the output layer for a task and a number
             of features; None if the network has its own output layer.
-        options: returns the default options for a task and a size.
+        options: returns the default options for a task's `recipe` and a size.
         parts: the parts of complex hidden states that the output layer reads.
-        after_step: called with the network after each step of the optimizers.
+        after_step: called with the result of `make_layer` after each step.
     """
 
     make_layer: Callable[[AbstractTask, int, dict[str, Any], Draw], nn.Module]

@@ -73,7 +73,7 @@ class AbstractTask(ABC):
 
     @property
     def recipe(self) -> str:
-        """The paper's task whose learning rates and hidden sizes this task uses.
+        """Name of the built-in task whose learning rates and sizes are used here.
 
         One of "copying", "adding", "mnist", "pmnist" and "timit".
         """
@@ -101,11 +101,12 @@ class AbstractTask(ABC):
         """Facts about the task that reports need, as stored in `config.json`.
 
         Returns:
-            Values that JSON can hold.
+            The facts, keyed by name. JSON can store all of them.
         """
         key, heading, in_title = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
-        # assume that a field without a plain default has `default_factory=dict`
+        # a field without a plain default is assumed to have `default_factory=dict`, so
+        # its usual value is an empty dictionary
         usual = {
             f.name: {} if f.default is MISSING else f.default for f in fields(self)
         }
@@ -173,9 +174,10 @@ class AbstractTask(ABC):
 
     @abstractmethod
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The sequences of a split in batches of `size`, the same in every run.
+        """The sequences of a split, in batches of `size`.
 
-        The last batch may be smaller. Training must never use these sequences.
+        They must be the same in every run, and training must never use them. The last
+        batch may be smaller.
         """
 
     @abstractmethod
@@ -251,7 +253,7 @@ class AbstractEndlessTask(AbstractTask):
         return self._take(whole, part(size, rank, ranks))
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The sequences of a split, the same for every seed and batch size."""
+        """The sequences of a split. They do not depend on a seed or the batch size."""
         stream = {"validation": VALIDATION, "test": TEST}[split]
         whole = self.draw(generator(0, stream, 0), self.held_out)
         for start in range(0, self.held_out, size):
