@@ -37,8 +37,8 @@ from isometry._torch import (
 )
 from isometry.parametrizations._constraint import AbstractConstraint
 
-# global names, which save the lookups in `torch`: reading a weight should take only
-# half a microsecond
+# These global names save attribute lookups in `torch`, because reading a weight should
+# take only half a microsecond.
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -59,7 +59,8 @@ def read_fast(module: nn.Module, name: str) -> None:
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
-    # not inside `read`, because Dynamo in torch 2.7 cannot trace an access to `fget`
+    # `fget` is looked up here and not inside `read`, because Dynamo in torch 2.7 cannot
+    # trace the lookup
     read_slowly = slow.fget
 
     def read(module: Any) -> Tensor:
@@ -220,7 +221,7 @@ class Entry:
 
 
 def _nothing() -> Any:
-    """Return None: as `_reference`, "no weight"; as `unchanged`, "changed"."""
+    """Return None, which means "no weight" in a reference and "changed" in a check."""
 
 
 class Memory:
@@ -238,8 +239,8 @@ class Memory:
     def __init__(self) -> None:
         self.plain: Entry | None = None
         self.threads = threading.local()
-        # The tensors from which the last weight was computed, the check that they are
-        # unchanged, and the check without the coordinates. All three are in one tuple,
+        # The tensors from which the last weight was computed, a check that all of them
+        # are unchanged, and a check of all but the coordinates. These are in one tuple,
         # so that another thread never sees only some of them replaced.
         self._watched: tuple[tuple[Tensor, ...], UnchangedCheck, UnchangedCheck]
         self._watched = (), _nothing, _nothing
@@ -254,8 +255,8 @@ class Memory:
         If the base has changed, it is repaired. For example, averaging models averages
         their bases, and the mean of orthogonal matrices is not orthogonal. Coordinates
         that look as if `nn.init` had filled them are refused. The test for this takes
-        time, so it is skipped if an optimizer has taken a step since the last weight
-        was computed.
+        time. If an optimizer has taken a step since the last weight was computed, the
+        step explains the change, and the test is skipped.
         """
         before, unchanged, rest_unchanged = self._watched
         same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
@@ -320,9 +321,9 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
             "weight again after it."
         )
     with torch.enable_grad():
-        # Differentiate with respect to an alias. The cotangent may depend on the
-        # coordinates too, and a derivative with respect to `ctx.X` would include this
-        # dependence.
+        # Differentiate with respect to an alias. A derivative with respect to `ctx.X`
+        # would also call the hooks that a user has registered on the coordinates, and
+        # they would run twice.
         X = ctx.X.view_as(ctx.X)
         return X, ctx.compute(X)
 
@@ -358,8 +359,9 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     if torch.compiler.is_compiling() or transforms():
         return False
     # Inside a backward pass, reentrant checkpointing runs a region again and consumes
-    # its graph at once. Non-reentrant checkpointing installs a packing hook, by which
-    # `Entry.find` recognizes the weights of a region.
+    # its graph at once, so no weight of this graph may be used again. Non-reentrant
+    # checkpointing installs a packing hook, by which `Entry.find` recognizes the
+    # weights of a region.
     if backward_pass() != -1 and packing_hook() is None:
         return False
     # a weight with a tangent is valid only inside its level of forward mode

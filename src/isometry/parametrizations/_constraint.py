@@ -71,7 +71,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
-        """Make the points `Q`, unchecked, the weight, and return its coordinates."""
+        """Make `Q` the weight, without checks, and return its coordinates."""
 
     @abstractmethod
     def repair(self) -> None:
@@ -93,7 +93,8 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
     def refuse_filled(self, X: Tensor) -> None:
         """Raise if coordinates were initialized as if they were the weight.
 
-        The values of `X` must be readable, unless it is a meta tensor.
+        `X` must not be a fake or sharded tensor, whose values cannot be read here. Meta
+        tensors are accepted.
 
         Raises:
             ValueError: if the coordinates look like a matrix that `nn.init` has filled.
@@ -152,8 +153,9 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
                 Q, bound, dtype, name="value", projection=code
             )
         if math.isinf(defect) and dtype not in HALF and bool(Q.isfinite().all()):
-            # a user's manifold may have its own error for an infinite defect; it would
-            # not know the bound for half precision, because `Q` is in float32
+            # A user's manifold may raise its own error for an infinite defect. Do not
+            # ask it in half precision: `Q` is in float32 by now, so the manifold would
+            # apply the bound for float32.
             self.manifold.check_point(Q, name="value")
         raise ValueError(
             f"`value` must be a point of {self.manifold}; got a defect of "
@@ -235,7 +237,8 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
         points: the coordinates `X`, arranged like points of the manifold.
 
     Returns:
-        True for an orthogonal matrix times one of the gains of `nn.init`.
+        True for an orthogonal matrix times one of `_GAINS`, unless `points` is skew or
+        the matrix has a single column.
     """
     # the matrix that `nn.init.orthogonal_` would make orthogonal
     M = X.flatten(1) if X.ndim > 1 else X[None]

@@ -22,8 +22,8 @@ from isometry.parametrizations._trivialization import Trivialization
 # bases here. Coordinates leave the set when their module is deleted.
 MOVING: "WeakSet[Coordinates]" = WeakSet()
 
-# The attribute that marks a parameter as coordinates. A copy of the parameter does not
-# have this attribute.
+# The attribute that marks a parameter as coordinates. A deep copy of the parameter does
+# not have it until `Coordinates` sets it again.
 _MARK = "_isometry_coordinates"
 
 
@@ -69,7 +69,7 @@ class Coordinates(ParametrizationList):
         return read_weight(self.memory, X, constraint)
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """Raise: TorchScript, which calls this method first, is not supported."""
+        """Refuse TorchScript, which calls this method before it compiles a module."""
         raise TypeError(
             f"the module must have plain weights for TorchScript; got one with a "
             f"weight on {self.constraint.manifold}. Pass TorchScript "
@@ -178,8 +178,9 @@ class Coordinates(ParametrizationList):
     def _replace_other_field(self, state: dict[str, Any], prefix: str) -> bool:
         """Replace saved tensors that are real where ours are complex, or vice versa.
 
-        Our own tensors replace them, because torch would load a complex tensor into a
-        real one by dropping its imaginary part.
+        The caller reports these tensors as an error. Our own tensors take their place,
+        because torch would still load them, and drop the imaginary part of a complex
+        tensor.
 
         Returns:
             Whether there were such tensors.
@@ -222,9 +223,9 @@ class Coordinates(ParametrizationList):
 def holds_coordinates(parameter: nn.Parameter) -> bool:
     """Whether the parameter holds coordinates, or did before a constraint was removed.
 
-    Such a parameter has the attribute `_MARK`, which survives all of torch's ways to
-    convert, load and copy a module. It is missing only if someone has replaced the
-    parameter by hand.
+    `Coordinates` marks its parameter with the attribute `_MARK`, and marks it again
+    after torch has converted, loaded or copied the module. The mark is missing only if
+    someone has replaced the parameter by hand.
     """
     return getattr(parameter, _MARK, False)
 

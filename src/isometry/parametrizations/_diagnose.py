@@ -56,12 +56,13 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
        \qquad \text{for exp } \left| \operatorname{sinc}
        \tfrac{\theta_j - \theta_l}{2} \right|. $$
 
-    In $\mathfrak{u}(n)$ all pairs of angles count. In $\mathfrak{so}(n)$ all pairs of
-    planes count, each with both signs in $\theta_j \pm \theta_l$. On other groups the
-    singular values are among these, and `condition` is an upper bound. For exp,
-    `condition` is finite while `border_distance` is positive. It can grow without bound
-    as `border_distance` goes to zero, where some changes of the coordinates no longer
-    change the weight. `isometry.rebase` sets `condition` to 1.
+    In $\mathfrak{u}(n)$, every pair of angles gives a singular value. In
+    $\mathfrak{so}(n)$, every pair of planes gives one for each sign in
+    $\theta_j \pm \theta_l$. On other groups the singular values are among these, and
+    `condition` is an upper bound. For exp, `condition` is finite while
+    `border_distance` is positive. It can grow without bound as `border_distance` goes
+    to zero, where some changes of the coordinates no longer change the weight.
+    `isometry.rebase` sets `condition` to 1.
 
     If the weight or its coordinates contain NaN or infinity, as after a training run
     that has diverged, the numbers are NaN.
@@ -75,7 +76,8 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
         A dictionary with one `Diagnosis` for each weight.
 
     Raises:
-        TypeError: on the meta device and in FakeTensorMode.
+        TypeError: if `module` is not a module; on the meta device and in
+            FakeTensorMode.
 
     References:
         [LM19] section 3.3; [Hig08] theorem 3.11.
@@ -132,7 +134,8 @@ def _map_numbers(constraint: Trivialization, X: Tensor) -> tuple[float, float | 
 
 def _eigenvalue_angles(Q: Tensor) -> Tensor:
     """Ascending angles of the eigenvalues; NaN for a matrix that is not finite."""
-    # replace NaN with zero first: given NaN, MKL's eigenvalue solver ends the process
+    # replace a matrix that is not finite with zeros first, because MKL's eigenvalue
+    # solver ends the process if it meets NaN
     finite = is_finite(Q)
     angles = torch.linalg.eigvals(torch.where(finite, Q, 0)).angle().sort(-1).values
     return torch.where(finite[..., 0], angles, math.nan)

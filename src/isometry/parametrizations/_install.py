@@ -113,7 +113,8 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
     # does not fit.
     if weight.dtype != X.dtype:
         weight.grad = None
-    # in place, because an optimizer may already hold the parameter
+    # replace the values of the parameter and not the parameter itself, because an
+    # optimizer may already hold it
     weight.data = X
     # `ParametrizationList` calls `right_inverse` on its parameter, which here already
     # holds coordinates. So start with `nn.Identity`, and insert the constraint later.
@@ -132,7 +133,8 @@ def _install_hooks(*, moving: bool) -> None:
     The hooks for bases that move automatically cost time at every step of any
     optimizer, so they are installed only with the first such base.
     """
-    # not `functools.cache`, which Dynamo ignores with a warning
+    # The lists remember what is installed. `functools.cache` could do so too, but
+    # Dynamo ignores it with a warning.
     if not _hooks:
         _hooks.append(register_optimizer_step_post_hook(count_step))
         _hooks.append(register_module_parameter_registration_hook(check_place))

@@ -22,9 +22,9 @@ from isometry.parametrizations._layout import sharded_like, whole
 from isometry.parametrizations._trivialization import Trivialization
 
 # Names of optimizer state that holds a velocity: an average of gradients, along which
-# the optimizer moves the coordinates. The average gradient of centered RMSprop is not
-# among them. RMSprop only subtracts its square from the average of squares, so both
-# averages stay as they are.
+# the optimizer moves the coordinates. The average gradient of centered RMSprop is not a
+# velocity: RMSprop subtracts its square from the average of squares. If a move changed
+# only one of these two averages, the difference could become negative.
 _VELOCITIES = ("exp_avg", "momentum_buffer")
 
 # Names of optimizer state that scales the entries of a velocity, with the power of the

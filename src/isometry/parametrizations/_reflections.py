@@ -16,12 +16,15 @@ class Reflections(AbstractConstraint[Householder]):
        D = \operatorname{diag}(d), \quad |d_j| = 1. $$
 
     Here $x_j$ is the $j$-th column of the lower triangle of $X$. The weight is made of
-    the first $k$ columns of the product. The phases $d$ are a buffer. The map reaches
-    every point in the same component of the manifold as the weight that was last
-    assigned. The lengths of the columns of $X$ do not affect the weight, but they
-    affect the gradient. So a learning rate that suits other maps does not suit this
-    one. Rounding errors in a checkpoint do no harm: rounded vectors still define
-    reflections, and `repair` corrects the phases.
+    the first $k$ columns of the product. The phases $d$ are a buffer, and training does
+    not change them. Training can take a real weight to every point in its component of
+    the manifold. It cannot take a complex weight to every point, because the fixed
+    phases take away $k$ dimensions.
+
+    The lengths of the columns of $X$ do not affect the weight, but they affect the
+    gradient. So a learning rate that suits other maps does not suit this one. Rounding
+    errors in a checkpoint do no harm: rounded vectors still define reflections, and
+    `repair` corrects the phases.
 
     Args:
         manifold: O, SO, U or Stiefel.
@@ -44,7 +47,7 @@ class Reflections(AbstractConstraint[Householder]):
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """Set the phases for `Q`, unchecked; return the vectors of its reflections."""
+        """Make `Q` the weight, and return the vectors of its reflections."""
         V, phase = self.retraction.vectors(Q)
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()

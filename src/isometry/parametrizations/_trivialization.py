@@ -28,10 +28,11 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     r"""$X \mapsto B\,\phi(\operatorname{alg} X)$: a manifold around a point $B$.
 
     $\operatorname{alg}$ turns free coordinates into an element of the Lie algebra, and
-    $\phi$ is the exponential or another map, such as the Cayley map. On a homogeneous
-    space the weight is the end of the geodesic (or of its approximant) that starts at
-    $B$ with velocity $X$. The weight is differentiable with respect to $X$. The base
-    $B$ is a buffer, and moves only between optimizer steps.
+    $\phi$ is the exponential or another map, such as the Cayley map. On a manifold that
+    is not a group, such as a sphere, the weight is the end of a curve that starts at
+    $B$ with velocity $X$. For the exponential, this curve is a geodesic, and for other
+    maps it is an approximation of one. The base $B$ is a buffer, and moves only between
+    optimizer steps.
 
     The exponential reaches the whole component of $B$. On a group, it is a
     diffeomorphism where all angles are below $\pi$. Base and coordinates are float32 or
