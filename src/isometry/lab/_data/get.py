@@ -83,7 +83,8 @@ def _is_cached(file: File, folder: Path) -> bool:
         catalogue.read(file, path)
     except DamagedFileError as error:
         _log.warning("%s", error)
-        # the folder may have the file twice, with and without `.gz`, so check again
+        # after removing this copy, check again: the folder may have the file twice,
+        # with and without `.gz`
         path.unlink()
         return _is_cached(file, folder)
     return True

@@ -206,8 +206,8 @@ class Splits(NamedTuple):
             first half of the speakers that are held out.
         development: the development set of TIMIT; for another corpus, the recordings of
             the second half of the speakers that are held out.
-        padding: recordings that set the length of the held-out sets: both sets are
-            padded to the number of frames of the longest recording in this list.
+        padding: both held-out sets are padded to the number of frames of the longest
+            recording in this list.
     """
 
     train: list[PurePath]
@@ -219,10 +219,10 @@ class Splits(NamedTuple):
 def timit_splits(paths: Sequence[PurePath]) -> Splits:
     """The splits of TIMIT that the paper uses.
 
-    The sentences sa1 and sa2, which all speakers read, are in none of the three sets;
-    they count only for `padding`. For training, the paper's code drops every path that
-    contains "sa", and so does this function. Thus 3640 training recordings remain
-    instead of 3696.
+    The sentences sa1 and sa2, which all speakers read, are in none of the three sets.
+    Those of test speakers are in `padding`. For training, the paper's code drops every
+    path that contains "sa", and so does this function. Thus 3640 training recordings
+    remain instead of 3696.
 
     Args:
         paths: paths of recordings, relative to the folder of the corpus, such as
