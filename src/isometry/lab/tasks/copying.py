@@ -82,8 +82,8 @@ class CopyingTask(AbstractEndlessTask):
         """Draw sequences `x` and answers `y`, both class indices (time, batch)."""
         import torch
 
-        # Draw with the batch axis first. Then, for the same seed, a larger batch begins
-        # with the words of a smaller batch.
+        # Draw with the batch axis first. Then a larger `held_out` keeps the sequences
+        # of a smaller one, and adds more.
         words = rng.integers(1, self.symbols + 1, (size, self.length))
         word = torch.from_numpy(words).T
         x = torch.zeros(self.steps, size, dtype=torch.int64)

@@ -70,8 +70,8 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
 
     where $r$ is the true recording, $s$ is the estimate, and $m$ runs over $M$ segments
     of 10 ms. Segments that are more than 40 dB below the loudest one are pauses, and
-    are left out. Our numbers differ from the numbers in [WPH16], whose authors used
-    VOICEBOX. It finds pauses with a voice activity detector.
+    are left out. The authors of [WPH16] used VOICEBOX, which finds pauses with a voice
+    activity detector, so our numbers differ from theirs.
 
     Args:
         reference: the true recording.
@@ -113,8 +113,8 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     """
     from pystoi import stoi as measure
 
-    # pystoi needs 30 windows (0.4 s), and crashes if there is less than one. So do not
-    # call it for recordings shorter than 0.4 s. Silent recordings have no score either.
+    # pystoi needs 30 windows, which take 0.4 s, and crashes on recordings shorter than
+    # one window. So do not call it below 0.4 s. Silent recordings have no score either.
     if not reference.any() or len(reference) < 0.4 * SAMPLE_RATE:
         return None
     with warnings.catch_warnings():
@@ -139,8 +139,8 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     References:
         ITU-T P.862 and P.862.1.
     """
-    # pesq is optional. Where it is not installed, type checkers would report an
-    # `import` statement as an error.
+    # Do not write `import pesq`: the package is optional, and where it is missing, type
+    # checkers would report the statement as an error.
     package: Any = importlib.import_module("pesq")
     if not reference.any() or not estimate.any():
         return None

@@ -43,7 +43,7 @@ class TimitTask(AbstractTask):
         split: "timit" for the splits of the paper; "speakers" for any folder of .wav
             files, with a subfolder for each speaker.
         validation: the set for validation: "core" (as in the paper) or "development"
-            (as in [WPH16]). The other one is the test set.
+            (as in [WPH16]). The other of these two sets is the test set.
         scores: whether to measure SegSNR, STOI and PESQ of the predictions after
             training. This needs the packages pystoi and pesq.
 
@@ -97,7 +97,7 @@ class TimitTask(AbstractTask):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """A batch (time, batch, 129), padded to the longest recording on any rank."""
+        """A batch (time, batch, 129), padded to the longest recording of all ranks."""
         choose = functools.partial(
             training_rows, len(self._splits.train), step, size=size, seed=seed
         )
@@ -106,7 +106,7 @@ class TimitTask(AbstractTask):
         return self._batch([self._train[row] for row in rows], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The recordings of a split, padded to the same length in both splits."""
+        """The recordings of a split. Both splits are padded to the same length."""
         paths = self._paths(split)
         for start in range(0, len(paths), size):
             spectra = [self._spectrum(path) for path in paths[start : start + size]]
