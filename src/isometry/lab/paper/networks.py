@@ -73,33 +73,33 @@ def torch_lstm(
                 p.zero_()
             if name.startswith("bias_ih"):
                 p[size : 2 * size] = 1
-            # torch adds a second bias vector to the first one; fix it at zero
+            # torch adds two bias vectors; fix the second one at zero
             if name.startswith("bias_hh"):
                 p.requires_grad_(False)
     return network
 
 
 def output_exprnn(task: AbstractTask, features: int) -> Output:
-    """An output layer with He initialization for copying.
-
-    For other tasks, it has torch's initialization.
-    """
+    """An output layer with He initialization for copying, and torch's otherwise."""
     if task.recipe == "copying":
         return Output(std=math.sqrt(2 / features))
     return torch_output(task, features)
 
 
 def output_scornn(task: AbstractTask, features: int) -> Output:
-    """An output layer with Glorot initialization; for copying, also of the biases."""
+    """An output layer with Glorot initialization of the weights.
+
+    For copying, Glorot's rule also applies to the biases, which are otherwise zero.
+    """
     outputs = task.output_size
     bias = glorot(outputs, outputs) if task.recipe == "copying" else 0.0
     return Output(bound=glorot(features, outputs), bias_bound=bias)
 
 
 def output_eurnn(task: AbstractTask, _features: int) -> Output:
-    """An output layer with Glorot initialization from the network's input size.
+    """An output layer with the initial values of EURNN's authors.
 
-    As in the code of [JSD17], the bound is computed from the network's input size
+    As in the code of [JSD17], Glorot's bound is computed from the network's input size
     instead of the number of features that enter the output layer.
     """
     return Output(bound=glorot(task.input_size, task.output_size), bias=0.01)
@@ -111,7 +111,10 @@ def options_exprnn(task: str, _size: int) -> dict[str, Any]:
 
 
 def options_scornn(task: str, size: int) -> dict[str, Any]:
-    """Options of scoRNN: half of the signs are negative; on plain MNIST, a tenth."""
+    """Options of scoRNN: how many diagonal entries of its matrix D are -1.
+
+    This is half of the entries, but only a tenth on MNIST that is not permuted.
+    """
     return {"negatives": size // 10 if task == "mnist" else size // 2}
 
 
@@ -223,8 +226,8 @@ def schedule_rgd(task: str, size: int) -> Schedule:
 
     The optimizer of $W$ is Riemannian gradient descent or, on MNIST, RMSprop. From the
     gradient $G$ at $W$, the authors compute $S = G W^H - W G^H$. This is twice our
-    Riemannian gradient, so we double their learning rates for $W$. They apply RMSprop
-    to the entries of $G$; we apply it in the Lie algebra.
+    Riemannian gradient, so we double their learning rates for $W$. On MNIST, they apply
+    RMSprop to the entries of $G$, and we apply it in the Lie algebra.
     """
     if task not in ("mnist", "pmnist"):
         rest = rmsprop(1e-3, like=THEANO)

@@ -196,7 +196,7 @@ def _table1() -> list[PlannedRun]:
             "exprnn", 170, 10, permute=False, note="rebase100", **_exp(7e-4, **moving)
         ),
         _pixels("rgd", 116, 10, permute=False),
-        # these two networks have about 16,500 parameters, nearly as many as ExpRNN 170
+        # these two networks have about 16,500 parameters, as ExpRNN with n = 170 does
         _pixels("explstm", 87, 5, **_exp(1e-3)),
         _pixels("expgru", 100, 5, **_exp(1e-3)),
         _pixels("exprnn", 360, 5, **_exp(7e-4, init="cayley")),
@@ -205,7 +205,10 @@ def _table1() -> list[PlannedRun]:
 
 
 def _remarks() -> list[PlannedRun]:
-    """Our runs of variants of ExpRNN and RGD; each network's reference comes first."""
+    """Our runs of variants of ExpRNN and RGD on the copying task with lag 200.
+
+    The first run of each network is the reference for its variants.
+    """
     exprnn = {
         "reference": _exp(2e-4, init="henaff"),
         "init-cayley": _exp(2e-4, init="cayley"),
@@ -251,7 +254,10 @@ def _slow() -> list[PlannedRun]:
 
 
 def _recorded() -> list[PlannedRun]:
-    """The runs of the plan "recorded", the most informative first, the slowest last."""
+    """The runs of the plan "recorded".
+
+    The most informative runs come first, and the slowest come last.
+    """
     first, *copying = _figure1()
     longest, *pixels = _table1()
     return [first, longest, *copying, *pixels, *_remarks(), *_table2(), *_slow()]
@@ -275,8 +281,8 @@ _SEARCH: dict[str, tuple[Any, ...]] = {
 }
 
 # The entry of `_SEARCH` that the long run uses. The current choice is a guess. When the
-# search has run, replace it with the entry that has the best validation accuracy. The
-# test set must not influence the choice.
+# short runs have finished, change it to the entry with the best validation accuracy.
+# The test set must not influence the choice.
 _CHOSEN = "rebase100"
 
 
