@@ -40,7 +40,7 @@ def backend_for(*tensors: Tensor | None) -> Backend:
 
     C reads plain contiguous tensors on the CPU, all of one real dtype. Inside a
     dispatch mode, such as FakeTensorMode or a FLOP counter, torch computes everything:
-    the mode would not see what C does, and it may return tensors without memory.
+    the mode cannot see what C does, and a new tensor may have no memory.
     """
     first = tensors[0]
     assert first is not None

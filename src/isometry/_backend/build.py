@@ -1,7 +1,7 @@
 """Find the shared library that was built from the C sources, or build it.
 
-This file and its imports do not need torch, because `hatch_build.py` runs them to make
-a wheel.
+This file and its imports must not import torch: `tools/hatch_build.py` runs them to
+make a wheel, in an environment without torch.
 """
 
 import contextlib

@@ -11,9 +11,9 @@ SIGMAS: dict[Sigma, int] = {name: number for number, name in enumerate(get_args(
 # the slope of leaky ReLU below zero [MHRB17]
 LEAKY_SLOPE = 0.1
 
-# For a symmetric or skew matrix with at least this many rows, only the lower half of
-# the square is computed, and then mirrored. At n = 512 this takes 0.58 times as long as
-# the full product. For smaller matrices, the full product is as fast.
+# If a symmetric or skew matrix A has at least this many rows, only the lower half of
+# A^2 is computed, and then mirrored. At n = 512 this takes 0.58 times as long as the
+# full product. With fewer rows than this, the full product is as fast.
 HALVED_FROM = 96
 
 # The largest number of matrices in a linear combination in C, and so the largest number

@@ -1,9 +1,9 @@
 """The C library, which comes with a wheel or is built when it is first needed.
 
 The sources are plain C. They are neither compiled against torch nor linked to it.
-Python passes pointers to them: to the memory of tensors, and to functions of torch's
-BLAS, its OpenMP runtime and its C interface. So one library works with every version of
-torch, and it is built within seconds.
+Instead, Python passes the addresses that C needs: of the memory of tensors, and of
+functions of torch's BLAS, OpenMP runtime and C interface. So one library works with
+every version of torch, and it is built within seconds.
 """
 
 import contextlib
@@ -101,9 +101,9 @@ _OPENMP = (
 
 def openmp() -> list[int | None] | None:
     """Addresses of the functions `_OPENMP` in torch's runtime; None without OpenMP."""
-    # We search in the order of the dynamic linker: first the global names, which
-    # include a runtime that was loaded before Python, then the libraries that torch is
-    # linked to.
+    # Torch itself calls the runtime that the dynamic linker finds first. To get the
+    # same runtime, we search in the linker's order: first among the global names, which
+    # include libraries from LD_PRELOAD, then in the libraries that torch is linked to.
     for library in (ctypes.CDLL(None), torch_library()):
         with contextlib.suppress(AttributeError):
             functions = [getattr(library, name) for name in _OPENMP]
@@ -112,5 +112,5 @@ def openmp() -> list[int | None] | None:
 
 
 def torch_library() -> Any:
-    """Torch's CPU library; we call its BLAS, so that our kernels share its threads."""
+    """Torch's CPU library, where we look up the functions of torch that C calls."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

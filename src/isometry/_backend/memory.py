@@ -1,20 +1,20 @@
 """Memory of tensors on the CPU: reusing it, and finding out whether it has changed.
 
-For batches of small matrices, getting fresh pages from the operating system takes about
-as long as the arithmetic; at n = 1024 it takes a fifth as long. Torch caches memory on
-accelerators, but not on the CPU.
+Getting fresh pages from the operating system is slow. For batches of small matrices it
+takes about as long as the arithmetic, and at n = 1024 a fifth as long. Torch caches
+memory on accelerators, but not on the CPU.
 
 `recycled` returns an empty tensor and remembers its storage. As soon as nothing else
 refers to the storage, a later call of `recycled` may use it again.
 
 All threads share one list of storages. A call removes the list from the pool while it
-searches, so that no other call can find the same free storage. Such a call may come
+searches, so that no other call can find the same free storage. The other call may come
 from another thread, or from a signal handler, a finalizer or one of torch's modes that
 runs during the search.
 
 `unchanged` tells whether tensors have changed, down to the last bit. Torch counts its
 own writes, but it does not see a write through `.data`, a numpy view or another
-process. Comparing every byte finds these writes too.
+process. `unchanged` reads every byte, so it finds these writes too.
 """
 
 import ctypes
@@ -39,8 +39,9 @@ UnchangedCheck = Callable[[], bool]
 # logging tensors, have no memory of their own.
 PLAIN = (Tensor, torch.nn.Parameter)
 
-# The smallest storage that is recycled, in bytes, since malloc itself reuses the pages
-# of smaller ones; and the largest total size of all storages, 256 MB.
+# Sizes in bytes. Storages smaller than 512 KB are not recycled, since malloc itself
+# reuses their pages. All storages that `recycled` remembers have at most 256 MB
+# together.
 _SMALLEST, _MOST_BYTES = 2**19, 2**28
 
 # The largest number of storages that `recycled` remembers, whether in use or not. If
@@ -48,13 +49,14 @@ _SMALLEST, _MOST_BYTES = 2**19, 2**28
 # and without a limit the list would grow.
 _MOST_STORAGES = 16
 
-# the functions of torch that bytes.c calls, in the order of `torch_api` in that file
+# The functions of torch that bytes.c calls, in the order of `torch_api` in that file.
+# `_watch` adds the last one, which depends on the version of torch.
 _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides")
 _NOTHING = bytearray()
 
 
-# The list of all storages, inside another list. A call takes the inner list out, and
-# puts it back at the end.
+# The list of all storages, inside another list. A call of `recycled` takes the inner
+# list out, and puts it back when it is done.
 _pool: list[list[Any]] = []
 
 
@@ -194,7 +196,7 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def _unchanged_in_python(tensors: tuple[Tensor, ...]) -> UnchangedCheck:
-    """The result of `unchanged` without C; the function is several times slower."""
+    """What `unchanged` returns without C: a function that is several times slower."""
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
 
     def same() -> bool:

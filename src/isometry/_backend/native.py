@@ -150,7 +150,10 @@ class NativeBackend(TorchBackend):
         return None if s2 <= skip_up_to else (s2, s3, s4)
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
-        """Compute p(A), and write the products P_3, ... into the slots of W."""
+        """Return the polynomial p(A), given the powers of A in the first slots of W.
+
+        The products of all stages but the last are written into the slots that follow.
+        """
         if W.shape[1] > 1:
             return super().evaluate(W, polynomial)
         table = polynomial_table(polynomial, self.dtype)
@@ -181,7 +184,7 @@ class NativeBackend(TorchBackend):
             )
         table = polynomial_table(polynomial, self.dtype)
         n, w = W.shape[-1], self._slots(W, table)
-        # C takes the transpose of G. If G is itself the transpose of a contiguous
+        # C reads the transpose of G. If G is itself the transpose of a contiguous
         # matrix, `contiguous` copies nothing.
         Gt = G.mT.contiguous()
         g, X = self._pointer("G", Gt, n * n), torch.empty_like(Gt)
@@ -216,14 +219,14 @@ class NativeBackend(TorchBackend):
     ) -> Gradients:
         """Write the gradient with respect to the drive u_t into D.
 
-        The returned `Gradients` are the others; see `recurrence.scan_adjoint`.
+        Returns the gradients for W, b and h0; see `recurrence.scan_adjoint`.
         """
         W, sigma, b = cell
         n, threads = len(W), _threads(time_steps)
         rows, batch = time_steps.rows * n, time_steps.batch * n
-        # one matrix and one vector for each thread
+        # each thread adds up its own gradients with respect to W and b
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
-        # the number of rows of gradients, and of states, that a thread can gather
+        # a thread can gather this many rows d_t, and as many rows h_{t-1}
         capacity = max(_ROWS_TOGETHER, -(-time_steps.batch // threads))
         scratch, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(h0)
         self._c.scan_adjoint(
@@ -262,7 +265,7 @@ class NativeBackend(TorchBackend):
         return batch, n, self._pointer(name, X, batch * n * n)
 
     def _slots(self, W: Tensor, table: "PolynomialTable") -> int:
-        """The address of the slots in W, which must have as many as the table needs."""
+        """The address of W, which must have at least the slots that `table` needs."""
         slots, n = len(W), W.shape[-1]
         _require(slots >= table.slots, "W", slots, f"have {table.slots} slots or more")
         return self._pointer("W", W, slots * n * n)
@@ -279,7 +282,8 @@ class NativeBackend(TorchBackend):
 class PolynomialTable(NamedTuple):
     """The coefficients of a polynomial in the form that C reads; see polynomial.h."""
 
-    # an array: the coefficients of all stages, the final combination, the multiple of I
+    # a C array: the coefficients of all stages and of the final combination, then the
+    # multiple of I
     numbers: Any
     # the number of powers, the number of stages, and a mask of the stages that are
     # squares
@@ -371,12 +375,14 @@ def kernels_origin() -> str:
     origin = loaded().origin
     if native_backend(torch.float32) is not None:
         return origin
-    # the library may be loaded although it cannot use torch's BLAS
+    # if the library is loaded but cannot use torch's BLAS, `reasons` says why
     return f"none: {' '.join(reasons) or origin}"
 
 
 def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> NativeBackend:
-    """The C backend with this BLAS, whose functions OpenMP's threads will call.
+    """The C backend that multiplies matrices with this BLAS.
+
+    OpenMP's threads will call the BLAS, so it must not start threads of its own.
 
     Raises:
         AttributeError: if the BLAS does not export its matrix product.

@@ -75,7 +75,7 @@ class Polynomial:
     identity: float
     # how many slots the last stage reads, which is also the number of products
     slots: int = field(init=False)
-    # a mask of the stages that are squares
+    # a bit mask: bit s is set if stage s is a square
     squares: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class TorchBackend:
         a real matrix. With `from_coordinates`, the argument A holds coordinates, from
         which `skew` computes the skew matrix.
 
-        Returns the power sums of $A^2$ and $A^4$, or None if $A^4$ was not computed.
+        Returns the `power_sums` of $A^2$ and $A^4$, or None if $A^4$ was not computed.
         """
         if from_coordinates:
             A = self.skew(A)
@@ -156,6 +156,9 @@ class TorchBackend:
     def power_sums(pair: Tensor) -> PowerSums:
         """The inner products <X, X>, <X, Y> and <Y, Y>, halved if X and Y are real.
 
+        X and Y are powers of a skew matrix. The angles of a real skew matrix come in
+        pairs, and half the inner product counts each pair once.
+
         Args:
             pair: two batches X and Y, of shape (2, batch, n, n).
         """
@@ -171,7 +174,10 @@ class TorchBackend:
         return s2, s3, s4
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
-        """Compute p(A), and write the products P_3, ... into the slots of W."""
+        """Return the polynomial p(A), given the powers of A in the first slots of W.
+
+        The products of all stages but the last are written into the slots that follow.
+        """
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         Q = W.new_empty(W.shape[1:])
         factors = recycled((2, *Q.shape), Q)
@@ -207,8 +213,8 @@ class TorchBackend:
         With `from_coordinates`, the result is instead the gradient with respect to the
         coordinates from which `skew` computed A.
         """
-        # `scratch` holds, one matrix after the other: L; R, which its gradient later
-        # overwrites; the gradient of L; the gradient of F; and one gradient for each
+        # `scratch` holds, one matrix after the other: L; R, and later the gradient of R
+        # in its place; the gradient of L; the gradient of F; and one gradient for each
         # slot. The gradients of R, L and F are adjacent in memory. So one thin product
         # with the transposed coefficients adds their contributions to the gradients of
         # all slots.
@@ -225,9 +231,9 @@ class TorchBackend:
             torch.mm(factors, values[:k], out=flat[: len(factors)])
             if stage.is_square:
                 # L has no term in A, and all its other terms are Hermitian, so L is
-                # Hermitian. Only the Hermitian part of the gradient with respect to L,
-                # which is G L + L G, matters. It equals the Hermitian part of
-                # (G + G^H) L.
+                # Hermitian. The gradient with respect to L is G L + L G, and only its
+                # Hermitian part matters. (G + G^H) L has the same Hermitian part, and
+                # takes one product instead of two.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
                 sums[1:k].addmm_(transposed[1:], factor_gradients[:1])
             else:

@@ -19,8 +19,9 @@ from isometry._backend.constants import Sigma
 from isometry._backend.nonlinearities import NONLINEARITIES
 
 # The gradient with respect to W is a sum of products d_t^T h_{t-1} over all time steps
-# t, where d_t is the gradient with respect to the drive u_t. The terms of this many
-# time steps are added as one product, as soon as their rows d_t are known.
+# t, where d_t is the gradient with respect to the drive u_t. If all sequences have the
+# same length, the terms of this many time steps are added as one product, as soon as
+# their rows d_t are known.
 _TIME_STEPS_TOGETHER = 8
 
 
@@ -92,7 +93,7 @@ def scan_adjoint(
     dH: Tensor | None,
     dh_last: Tensor | None,
 ) -> Gradients:
-    """Write the gradient with respect to the drive into D, and return the others.
+    """Write the gradient with respect to the drive into D; return the other gradients.
 
     Args:
         D: memory for the gradient with respect to the drive.
