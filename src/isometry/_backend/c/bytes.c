@@ -42,7 +42,8 @@ typedef block unaligned_block __attribute__((aligned(1), may_alias));
 /* enough lanes to hide the latency of a step */
 #define LANES 8
 
-/* Sizes in bytes: of a piece of a tensor, and of the memory for the digest of a piece. */
+/* A tensor is split into pieces of PIECE bytes. Each piece has its own digest, in
+ * DIGEST bytes of memory: enough for LANES blocks of any of the types above. */
 #define PIECE 65536
 #define DIGEST 512
 
@@ -59,7 +60,7 @@ struct facts {
 /* The record of a tensor at the time when `watch` was called, with the digests of its
  * pieces. The record of the next tensor follows in memory. */
 struct watched {
-    /* the at::Tensor inside a Python tensor, and the size of its entries in bytes */
+    /* the at::Tensor inside a Python tensor, and the total size of its entries */
     void *tensor;
     int64_t bytes;
     struct facts then;
@@ -219,7 +220,8 @@ static void *unchanged(void *self, void *nothing)
 static int append(void *memory, void *tensor)
 {
     struct watched now = {.tensor = (char *)tensor + offset};
-    /* If this fails, it will fail in `unchanged` too, which then reports a change. */
+    /* If `read_facts` fails here, it also fails in `unchanged`, which then reports a
+     * change. */
     if (read_facts(now.tensor, &now.then))
         now.bytes = bytes_of(&now.then);
     const intptr_t before = PyByteArray_Size(memory);
@@ -233,9 +235,10 @@ static int append(void *memory, void *tensor)
     return 1;
 }
 
-/* The builtin `watch(after, memory, *tensors)`. If `after` is a builtin `unchanged`, then
- * `memory` is its bytearray, and the new builtin checks its tensors first. If `after` is
- * None, `memory` is empty. */
+/* The builtin `watch(after, memory, *tensors)`, which returns a new builtin
+ * `unchanged`. If `after` is an earlier builtin `unchanged`, then `memory` is the
+ * bytearray of `after`, and the new builtin checks the tensors of `after` first. If
+ * `after` is None, `memory` is empty. */
 static void *watch(void *self, void *arguments)
 {
     static const struct method method = {"unchanged", unchanged, NO_ARGUMENTS, NULL};

@@ -7,13 +7,14 @@
 /* see openmp.c */
 int omp_get_max_threads(void);
 
-/* Size of the blocks in which a matrix and its transpose are read and written. Each row of
- * a block is read or written once; a block is transposed in a small copy. */
+/* Size of the blocks in which a matrix and its transpose are read and written. The rows
+ * of a block are contiguous in memory, its columns are not. So blocks are read and
+ * written by rows, and transposed in a small copy. */
 #define BLOCK 16
 
-/* Up to this n, a product is computed in thin panels of rows. We measured that a BLAS is
- * faster with such panels, presumably because the other factor, which all panels share,
- * stays in the second-level cache. */
+/* From ISOMETRY_HALVED_FROM up to this n, the left factor of a product is split into
+ * panels of rows. We measured that a BLAS is faster with such panels, presumably
+ * because the right factor, which all panels share, stays in the second-level cache. */
 #define SMALL 512
 /* The number of panels in which A A is computed. A panel has about 32 rows, or 96 if n is
  * above SMALL. It ends at the diagonal, so each panel is wider than the one above it. */

@@ -71,9 +71,10 @@ static void NAME(mirror)(REAL *C, long n, long i0, long i1)
     }
 }
 
-/* C = A A for symmetric or skew A: the lower part is computed, then mirrored. The product
- * also fills the blocks on the diagonal. They are mirrored all the same, because a BLAS may
- * sum the entries (i, j) and (j, i) in different orders. */
+/* C = A A for symmetric or skew A: the lower part is computed, then mirrored. Each
+ * panel also contains some entries above the diagonal. They are overwritten too, so
+ * that C is exactly symmetric: a BLAS may sum the entries (i, j) and (j, i) in
+ * different orders. */
 void NAME(square)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long batch, long n)
 {
     const long panels = PANELS(n);
@@ -120,8 +121,9 @@ void NAME(multiply)(NAME(gemm_t) gemm, const REAL *X, long is_transposed, const 
     NAME(gemm_square)(gemm, X, is_transposed, Y, 1, 0, C, n);
 }
 
-/* A function that writes the block of Y at row i and column j <= i, and its mirror image
- * above the diagonal, from the same two blocks of X. */
+/* A function that computes a part of Y from X. It is called for every block at row i
+ * and column j <= i. It reads this block of X, or also its mirror image above the
+ * diagonal. All calls together write every entry of Y. */
 typedef void (*NAME(pair_t))(const REAL *X, REAL *Y, long n, long i, long j, REAL sign);
 
 static inline __attribute__((always_inline)) void
@@ -209,7 +211,8 @@ static inline void NAME(lower_pair)(const REAL *G, REAL *X, long n, long i, long
         memset(X + p * n + i + width, 0, sizeof(REAL) * (n - i - width));
 }
 
-/* The adjoint of `skew`: the strictly lower triangle of G - G^T, and zero above. */
+/* The adjoint of `skew`: X is the strictly lower triangle of G - G^T, and zero
+ * elsewhere. */
 void NAME(skew_adjoint)(const REAL *G, REAL *X, long batch, long n)
 {
     NAME(pairs)(NAME(lower_pair), G, X, batch, n, -1);

@@ -1,9 +1,9 @@
 /* The functions that GCC calls for `#pragma omp parallel`. They call torch's OpenMP
- * runtime. If this library were linked to a runtime and torch's runtime had another file
- * name, the process would have two runtimes, each with its own threads, and
- * `torch.set_num_threads` would change only one of them. The loops in these sources use
- * static schedules, which GCC compiles inline, or an atomic counter. So four functions
- * are enough.
+ * runtime, and this library is not linked to a runtime of its own. Otherwise a process
+ * could have two runtimes, if their file names differ. Each would have its own threads,
+ * and `torch.set_num_threads` would change only one of them. The loops in these sources
+ * use static schedules, which GCC compiles inline, or an atomic counter. So four
+ * functions are enough.
  *
  * Clang calls other functions, and links its own runtime. */
 

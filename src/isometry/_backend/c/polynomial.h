@@ -1,7 +1,7 @@
 /* A polynomial of one skew matrix, and its adjoint, for one type REAL; see matrices.c.
- * Each is a single kernel, because for a small matrix several calls from Python would take
- * most of the time. The algorithm is the one in operations.py, which explains slots and
- * stages.
+ * The kernels are `powers`, `evaluate` and `pull_back`. Each does as much as possible
+ * in one call, because for a small matrix the calls from Python take most of the time.
+ * The algorithm is the one in operations.py, which explains slots and stages.
  *
  * A polynomial is a table of numbers and three integers: how many powers of A there
  * are, how many stages, and a mask of the stages that are squares. Stage s reads
@@ -35,9 +35,9 @@ NAME(sum_terms)(const long k, const REAL *const *x, const REAL *c, REAL *y, long
     }
 }
 
-/* Computes the sum of `sum_terms` for k up to ISOMETRY_MOST_SLOTS, without the terms whose
- * factor is zero. The others are added four at a time, so that k is a constant in each
- * inlined loop of `sum_terms`. */
+/* Computes the same sum as `sum_terms`, for k up to ISOMETRY_MOST_SLOTS, but skips
+ * terms whose factor is zero. At most four terms are added at a time, so that k is a
+ * constant in each inlined loop of `sum_terms`. */
 static void NAME(sum_nonzero_terms)(long k, const REAL *const *terms, const REAL *factors,
                                     REAL *y, long size, int overwrite)
 {
@@ -96,9 +96,10 @@ static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long c
             rows[row].Y[i * n + i] += rows[row].identity;
 }
 
-/* Adds the contributions of the factors L and R of a stage to the gradients g of the slots,
- * from slot `first` on: g_j += l_j gL + r_j gR. The last stage is pulled back first. It has
- * a final combination F, and overwrites the gradients: g_j = f_j gF + l_j gL + r_j gR. */
+/* Adds the contributions of the factors L and R of a stage to the gradients g of the
+ * slots, from slot `first` on: g_j += l_j gL + r_j gR. The last stage also has a final
+ * combination F. It is pulled back first, when g is still empty, so it overwrites g:
+ * g_j = f_j gF + l_j gL + r_j gR. In the other stages, f is NULL. */
 static void NAME(distribute)(const REAL *l, const REAL *gL, const REAL *r, const REAL *gR,
                              const REAL *f, const REAL *gF, REAL *g, long first, long k,
                              long m)
@@ -158,9 +159,10 @@ void NAME(powers)(NAME(gemm_t) gemm, const REAL *A, REAL *W, double *sums,
     sums[2] = NAME(dot)(A4, A4, m) / 2;
 }
 
-/* Writes Q = p(A), and the products P_3, ... into W. The multiple of I in p, which is the
- * last number of the table, is added at the end: the terms of the last product are small,
- * and would lose digits if they were added to a number near 1. */
+/* Writes the polynomial p(A) into Q, given the powers of A in the first slots of W. The
+ * products of all stages but the last are written into the slots that follow. The
+ * multiple of I in p, which is the last number of the table, is added at the end: small
+ * terms would lose digits if they were added to a number near 1. */
 void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const REAL *table,
                     long powers, long stages, long squares, long n)
 {
@@ -181,18 +183,18 @@ void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const RE
         Q[i * n + i] += table[powers + stages - 1];
 }
 
-/* Writes the skew gradient X with respect to A, given the transpose Gt of the gradient with
- * respect to p(A). With `from_coordinates`, X is the gradient with respect to the
+/* Writes the skew gradient X with respect to A, given the transpose Gt of the gradient
+ * with respect to p(A). With `from_coordinates`, X is the gradient with respect to the
  * coordinates from which `skew` made A: twice the strictly lower triangle of the skew
  * gradient.
  *
- * All gradients are stored transposed. If G is the transposed gradient with respect to a
- * product L R, then the transposed gradients are R G with respect to L, and G L with
+ * All gradients are stored transposed. If G is the transposed gradient with respect to
+ * a product L R, then the transposed gradients are R G with respect to L, and G L with
  * respect to R. So no product has a transposed factor, which would be slower in a BLAS.
  *
- * `scratch` holds, one n x n matrix after the other: L; R, which its gradient later
- * overwrites; the gradient of L; and the gradients g of the slots, the first for A, the
- * next ones for A^2, A^4 (if there are three powers), P_3, P_4, ... */
+ * `scratch` holds, one n x n matrix after the other: L; R, and later the gradient of R
+ * in its place; the gradient of L; and the gradients g of the slots, the first for A,
+ * the next ones for A^2, A^4 (if there are three powers), P_3, P_4, ... */
 void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
                      REAL *scratch, const REAL *table, long powers, long stages,
                      long squares, long from_coordinates, long n)
@@ -211,9 +213,10 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
         NAME(combine)(W, k, rows, square ? 1 : 2, n);
         if (square) {
-            /* L has no term in A, and all its other terms are symmetric, so L is symmetric.
-             * Only the symmetric part of the gradient with respect to L, which is
-             * L G + G L, matters. It equals the symmetric part of (G + G^T) L. */
+            /* L has no term in A, and all its other terms are symmetric, so L is
+             * symmetric. The gradient with respect to L is L G + G L, and only its
+             * symmetric part matters. (G + G^T) L has the same symmetric part, and
+             * takes one product instead of two. */
             NAME(add_transpose)(G, 1, R, n);
             NAME(gemm_square)(gemm, R, 0, L, 1, 0, gL, n);
             NAME(distribute)(l + 1, gL, zeros, gL, 0, 0, g, 1, k, m);
@@ -229,10 +232,10 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         NAME(gemm_square)(gemm, L, 0, W + m, 1, 1, gA2, n);
     }
     NAME(add_transpose)(gA2, 1, L, n);
-    /* gA = scale (gA + L A). The last step takes twice the skew part of gA, so the scale
-     * is 1/2. With `from_coordinates` it is 1, because each coordinate determines two
-     * entries of A. Its sign is negative, because the gradient is skew and stored
-     * transposed: the sign transposes it back. */
+    /* gA = scale (gA + L A). X is then twice the skew part of gA, so the size of the
+     * scale is 1/2. With `from_coordinates` it is 1, because each coordinate determines
+     * two entries of A. The scale is negative, because the skew gradient is stored
+     * transposed, and transposing a skew matrix changes its sign. */
     const REAL scale = from_coordinates ? -1 : -0.5;
     NAME(gemm_square)(gemm, L, 0, W, scale, scale, gA, n);
     if (from_coordinates)

@@ -14,10 +14,11 @@ static void NAME(times_matrix)(NAME(gemm_t) gemm, const REAL *X, const REAL *M,
          &n);
 }
 
-/* tanh |x| = (1 - E) / (1 + E) with E = exp(y) and y = -2 |x|. Write y = k log(2) + r, with
- * k the integer closest to y / log(2). Then E = 2^k + 2^k p with p = exp(r) - 1. Nothing
- * cancels in 1 - E: where 1 - 2^k is not exact, 2^k p is negligible. Compilers vectorize
- * this code, but only new C libraries have a vectorized tanh. */
+/* tanh |x| = (1 - E) / (1 + E) with E = exp(y) and y = -2 |x|. Write y = k log(2) + r,
+ * with k the integer closest to y / log(2). Then E = 2^k + 2^k p with p = exp(r) - 1.
+ * No digits are lost in 1 - E = (1 - 2^k) - 2^k p: either 1 - 2^k is exact, or 2^k p is
+ * negligible. Compilers vectorize this code, but only new C libraries have a vectorized
+ * tanh. */
 static inline REAL NAME(tanh)(REAL x)
 {
     /* adding this number rounds to an integer */
@@ -148,11 +149,12 @@ void NAME(scan)(NAME(gemm_t) gemm, REAL *H, const REAL *W, const REAL *b, const 
     }
 }
 
-/* Writes the gradient with respect to u into D. dH is the gradient with respect to every h,
- * and dh_last the gradient with respect to the last h of each sequence; either may be NULL.
- * dW and db hold one matrix and one vector for each thread, zero on entry; the caller adds
- * them up. dh0 has sizes[0] rows. `scratch` has 2 * capacity rows for each thread, which
- * gathers up to `capacity` rows d_t, and as many rows h_{t-1}. */
+/* Writes the gradient d_t with respect to u_t into D, for all time steps t, and the
+ * gradient with respect to h0, which has sizes[0] rows, into dh0. dH is the gradient
+ * with respect to every h_t, and dh_last the gradient with respect to the last state of
+ * each sequence; either may be NULL. dW and db hold one matrix and one vector for each
+ * thread, zero on entry; the caller adds them up. In `scratch`, each thread has room
+ * to gather up to `capacity` rows d_t, and as many rows h_{t-1}. */
 void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *dH,
                         const REAL *dh_last, const REAL *W, const REAL *b, const REAL *h0,
                         REAL *dW, REAL *db, REAL *dh0, REAL *scratch, const long *starts,
@@ -179,7 +181,7 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *d
                 memcpy(d, dH + begin, sizeof(REAL) * rows * n);
             else
                 memset(d, 0, sizeof(REAL) * rows * n);
-            /* sequences without a time step t + 1 have their last state here */
+            /* sequences without a time step t + 1 end at time step t */
             if (t >= 0 && dh_last)
                 for (long i = rows_after * n; i < rows * n; i++)
                     d[i] += dh_last[first * n + i];
@@ -190,7 +192,8 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *d
             if (t < 0)
                 break;
             NAME(activate_adjoint)(d, H + begin, b, db + thread * n, rows, n, sigma);
-            /* dW += d_t^T h_{t-1}, in one product for all rows gathered so far */
+            /* Gather the rows of dW += d_t^T h_{t-1}. If there is no room for them,
+             * first multiply all rows gathered so far, in one product. */
             const REAL *previous = t ? H + (starts[t - 1] + first) * n : h0 + first * n;
             if (gathered + rows > capacity) {
                 gemm("N", "T", &n, &n, &gathered, &one, gathered_h, &n, gathered_d, &n,
