@@ -8,12 +8,13 @@ from torch import Tensor
 from isometry.linalg import skew
 from isometry.linalg._tall import tall_map
 
-# Steps above this length, roughly in radians, count as long. They are computed without
-# the formulas for short steps, of which there are three: `increment`, whose rounding
-# error is proportional to the size of the step only for short steps; the Cholesky
-# factor in `QR.factor`, which loses digits in long steps that Householder's
-# decomposition keeps; and the formula of `TallFrame`, which leaves long steps to
-# `Stiefel.step`.
+# Steps above this length, roughly in radians, count as long. Three formulas are only
+# for shorter steps:
+# - `AbstractRational.increment`. In a long step, its rounding error would no longer be
+#   proportional to the size of the step.
+# - The Cholesky factor in `QR.factor`. In a long step, it would lose digits that
+#   Householder's decomposition keeps.
+# - The formula of `TallFrame`. Long steps are left to `Stiefel.step`.
 LONG_STEP = 1.0
 
 

@@ -30,7 +30,8 @@ class Exp(AbstractRetraction):
     the accelerator itself checks the angles. For a matrix out of reach, value and
     gradient are NaN. The check costs two products. It uses a rigorous bound, which is
     above the largest angle: for random matrices by 6 percent at n = 64, and by 30
-    percent at n = 1024. Choose `reach` larger by that much.
+    percent at n = 1024. So `reach` must be larger than the largest angle that you
+    expect, by that much.
 
     Args:
         reach: a square matrix becomes NaN if the bound on its angles is larger than
@@ -144,8 +145,8 @@ def samuelson_bound(A: Tensor, A2: Tensor) -> float:
     Take $n$ numbers with mean $m$ and variance $s^2$. A number that occurs $r$ times
     among them is at most $m + s \sqrt{(n - r)/r}$. Here the numbers are $\theta^2$,
     with the sum $\lVert A \rVert_F^2$ and the sum of squares $\lVert A^2 \rVert_F^2$.
-    If $A$ is real, its angles come in pairs, so $r = 2$. For a random matrix the bound
-    is too large by a factor of about $(n/32)^{1/4}$.
+    If $A$ is real, its angles come in pairs, so $r = 2$. For a real random matrix the
+    bound is too large by a factor of about $(n/32)^{1/4}$.
     """
     n, r = A.shape[-1], 1 if A.is_complex() else 2
     mean = torch.linalg.matrix_norm(A).square() / n

@@ -84,8 +84,8 @@ class Polar(AbstractFactor):
         # a matrix with NaN stays NaN, and has no effect on the number of steps
         farthest = largest(d.nan_to_num(nan=0.0), unknown=1 / eps)
         e = after_newton_schulz(farthest / (2 + farthest))
-        # eps / 4 and not eps: E is tangent only up to rounding, so the true e may be
-        # three times as large
+        # eps / 4 and not eps: E is tangent only up to rounding, so eigenvalues may also
+        # be below 1, and the true e may be up to three times as large
         while e > eps / 4:
             X, e = newton_schulz(X), after_newton_schulz(e)
         return X
@@ -142,8 +142,9 @@ def q_factor(X: Tensor) -> Tensor:
 class Householder(AbstractMap):
     """Products of Householder reflections, along the columns of the coordinates.
 
-    The map has no base, and an optimizer cannot step along it: the length of a column
-    has no effect, and at a column of zeros the gradient is zero.
+    The map has no base, and the optimizers of `isometry.optim` cannot step along it.
+    The length of a column has no effect, except that a column of zeros stands for the
+    identity and has the gradient zero.
     """
 
     name = "householder"
@@ -153,5 +154,8 @@ class Householder(AbstractMap):
         return householder(V, columns=V.shape[-1])
 
     def vectors(self, Q: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors and phases: the product of the reflections and phases is `Q`."""
+        """Vectors `V` and phases that give `Q`.
+
+        `Q` is `product(V)` with each column multiplied by its phase.
+        """
         return reflections(Q)

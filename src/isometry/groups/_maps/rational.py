@@ -23,8 +23,9 @@ class AbstractRational(AbstractRetraction):
 
     $$ r_m(A) = \prod_j (I - u_j A + w_j A^2)^{-1} (I + u_j A + w_j A^2). $$
 
-    Every factor is unitary on skew matrices. The approximant agrees with the
-    exponential to order $2m$, and is close to it up to norms of about $m$.
+    `pade_factors` computes the numbers $u_j$ and $w_j$. Every factor is unitary if $A$
+    is skew. The approximant agrees with the exponential to order $2m$, and is close to
+    it up to norms of about $m$.
     """
 
     #: the degree m of r_m
@@ -69,9 +70,9 @@ class AbstractRational(AbstractRetraction):
         return R + nan_unless_finite(M2)
 
     def increment(self, A: Tensor) -> Tensor | None:
-        r"""$r_m(A) - I$, or None if the norm of a matrix is above about `LONG_STEP`."""
+        r"""$r_m(A) - I$, or None if an angle may be above about `LONG_STEP`."""
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
-        # written so that NaN counts as long
+        # `Exp.increment` explains the factor n^(1/4). NaN counts as long.
         if not norm <= A.shape[-1] ** 0.25 * LONG_STEP:
             return None
         return self.quotient(A, A, norm)
