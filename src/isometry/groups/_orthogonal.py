@@ -117,7 +117,7 @@ class O(AbstractOrthogonal):  # noqa: E742 - the group's name in every textbook
 
     It has two components, the rotations and the reflections. A retraction stays in the
     component of its starting point, and a weight stays in the component of its base.
-    `isometry.orthogonal` constrains a square real weight to this group.
+    By default, `isometry.orthogonal` constrains a square real weight to this group.
 
     Args:
         n: size of the matrices.

@@ -30,7 +30,8 @@ class Stiefel(AbstractUnrestricted):
     This is the quotient of $O(n)$ or $U(n)$, with half of the group's metric, by the
     subgroup that leaves the first $k$ columns unchanged. Square matrices are refused:
     they form the groups $O(n)$ and $U(n)$, which have a different metric and different
-    coordinates. No computation uses $n \times n$ matrices unless $n \le 2k$.
+    coordinates. With the maps of this package, no computation uses $n \times n$
+    matrices unless $n \le 2k$.
 
     Args:
         n: number of rows.
@@ -110,8 +111,8 @@ class Stiefel(AbstractUnrestricted):
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
         """The point that `retract` reaches, without a gradient.
 
-        Because no gradient is needed, polar uses no decomposition, and qr uses one only
-        for steps above a radian.
+        Because no gradient is needed, polar uses no singular value decomposition, and
+        qr uses Householder's decomposition only for steps above a radian.
         """
         if retraction.is_factor:
             return retraction.factor(Q, E)
@@ -182,7 +183,8 @@ def _skew_in_span(Q: Tensor, E: Tensor) -> Tensor:
     with torch.no_grad():
         frame = torch.linalg.qr(torch.cat([Q, E], -1)).Q
     along = Q.mH @ E
-    # the skew matrix is half Q^H - Q half^H, as in `expm_tall`
+    # With Omega = (along - along^H) / 2, `half` is E - Q along + Q Omega / 2, and the
+    # skew matrix A of `expm_tall` is half Q^H - Q half^H.
     half = E - Q @ ((along + along.mH) / 4 + along / 2)
     P = frame.mH @ half @ (Q.mH @ frame)
     return _Once.apply(P - P.mH)

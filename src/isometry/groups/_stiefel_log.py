@@ -25,8 +25,9 @@ from isometry.groups._nearest import determinant, normal_part
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
-# limits on the steps of `_turn`, which converges slowly, but from far away; on the
-# steps of Newton's method, which comes next; and on the number of restarts
+# The search begins with `_turn`, which converges slowly, but from far away. Then comes
+# Newton's method. If it fails, both start again with other columns. These are the
+# limits on the steps of `_turn`, on Newton's steps, and on the restarts.
 _TURNS, _SHOTS, _RESTARTS = 20, 30, 20
 # Newton's method has failed if a geodesic ends farther from P than this number times
 # the number of columns
@@ -62,7 +63,8 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     matrix is not finite, its logarithm is NaN.
 
     Cost: up to 21 logarithms of $2k \times 2k$ matrices and, beyond a distance of about
-    1, a few steps of Newton's method. Each step, and each derivative, solves a linear
+    1, a few steps of Newton's method. If Newton's method fails, the search restarts at
+    the same cost. Each step of Newton's method, and each derivative, solves a linear
     equation with 5 to 40 steps of conjugate gradients, and each of these costs as much
     as two backward passes through `expm_tall`. All computations are in double
     precision.
@@ -109,9 +111,9 @@ class _StiefelLog(Implicit):
         # X is J^-* G, a tangent vector at P
         X = push(lambda E: expm_tall(E, Q), (_Solve.apply(Q, E, G),), E)
         (base_term,) = pull(lambda Q: expm_tall(E, Q), X, Q)
-        # E stays tangent when Q moves, so sym(Q^H dE) = -sym(dQ^H E). This is the
-        # adjoint of that dependence on dQ; the return statement supplies the minus
-        # sign.
+        # E stays tangent when Q moves, so sym(Q^H dE) = -sym(dQ^H E), and dE contains
+        # -Q sym(dQ^H E). `tangency_term` is the adjoint of dQ -> Q sym(dQ^H E), applied
+        # to G. The return statement gives both terms their minus sign.
         tangency_term = E @ (Q.mH @ normal_part(Q, G))
         gradient = base_term + tangency_term
         return normal_part(Q, gradient) - gradient, X
@@ -248,8 +250,9 @@ def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, 
 def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tensor:
     """The derivative of `f` at `inputs` along `Y`; it can be differentiated again."""
 
-    # `pull` is linear in X, and `push` is its adjoint. So the gradient of this function
-    # is `push`. Forward mode would not nest.
+    # `pull` applies the adjoint of the derivative of f to X. So the function below is
+    # linear in X, and its gradient is the derivative of f along Y. Forward mode would
+    # be simpler, but it does not nest.
     def along(X: Tensor) -> Tensor:
         pairs = zip(Y, pull(f, X, *inputs), strict=True)
         return torch.stack([_dot(*pair).sum() for pair in pairs]).sum()
@@ -262,7 +265,8 @@ def _linearization(
 ) -> tuple[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """The exponential of `E`, and two functions that compute $J^* X$ and $M Y$.
 
-    The functions share one autograd graph.
+    $J$ and $M$ are defined at the top of this file. The two functions share one
+    autograd graph.
     """
     with torch.enable_grad():
         E = E.detach().requires_grad_()
@@ -311,7 +315,10 @@ def _dot(X: Tensor, Y: Tensor) -> Tensor:
 
 
 class _Solve(Implicit):
-    """The solution Y of M Y = G, with derivatives of any order in Q, E and G."""
+    """The solution Y of M Y = G, with derivatives of any order in Q, E and G.
+
+    M depends on Q and E, and is defined at the top of this file.
+    """
 
     @staticmethod
     def forward(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:

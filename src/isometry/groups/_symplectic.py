@@ -15,8 +15,8 @@ from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
 
-# Angles closer to pi than this get their signs from `Sp._sign`. A smaller number would
-# work too.
+# Angles that are closer to pi or -pi than this get their signs from `Sp._sign`. A
+# smaller number would work too.
 _BORDER = 0.1
 
 
@@ -103,7 +103,10 @@ class Sp(AbstractClassicalGroup):
         return torch.where(border.any(-1, keepdim=True), log, A)
 
     def _sign(self, L: Tensor, frame: Tensor) -> Tensor:
-        """Hermitian s in i sp(n): sign(iL) on the span of `frame`, and 0 elsewhere."""
+        """Hermitian s in i sp(n): sign(iL) on the span of `frame`, and 0 elsewhere.
+
+        Where iL is zero up to rounding, the tiny matrix `generic` determines the signs.
+        """
         generic = torch.finfo(L.dtype).eps * _generic(self.n).to(L)
         M = frame.mH @ (1j * L + generic) @ frame
         eigenvalues, W = torch.linalg.eigh((M + M.mH) / 2)
@@ -135,7 +138,7 @@ class Sp(AbstractClassicalGroup):
         return torch.maximum(unitarity_defect(Q), form)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples from the Haar measure: polar factors of Gaussian matrices."""
+        """Samples from the Haar measure: the points nearest to Gaussian matrices."""
         return self.nearest(self.gaussian(*batch, **options))
 
     def _quaternionic_part(self, X: Tensor) -> Tensor:
