@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
     """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
 
-    Matrices are flattened to rows of real numbers in double precision. The basis is
-    computed once for each group.
+    Both are for arrays flattened by `flat`, in double precision, and are computed once
+    for each group.
     """
     # Later callers get the cached basis too, and their default device or autograd mode
     # may differ. So the basis must not depend on either.
@@ -33,7 +33,8 @@ def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
 def _check_skew(group: "AbstractGroup", A: Tensor) -> None:
     """Raise unless the matrices `A` in the algebra of the group are skew."""
     defect = float((A + A.mH).abs().max()) if A.numel() else 0.0
-    # Written so that NaN fails. In tests/groups the defect is at most 2e-16.
+    # The condition is written so that NaN fails. For the groups in tests/groups, the
+    # defect is at most 2e-16.
     if not defect <= 1e-12:
         raise ValueError(
             f"`algebra` of {group} must be skew, A^H = -A; got an entry {defect:.1e} "

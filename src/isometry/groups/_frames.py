@@ -87,13 +87,14 @@ class BodyFrame(AbstractFrame):
 
     $$ A = Q^H \operatorname{grad} f(Q), \qquad Q \leftarrow Q\,\phi(-\eta A). $$
 
-    Vectors are transported by left translation from $QA$ to $PA$, which is an isometry
-    and does not change $A$. So the entries of $A$ at different points can be compared,
-    and each entry has its own average of squares.
+    Here $\phi$ is the retraction and $\eta$ the learning rate. After a step from $Q$ to
+    $P$, left translation transports the vector $QA$ to $PA$. This is an isometry and
+    does not change $A$. So the entries of $A$ at different points can be compared, and
+    each entry has its own average of squares.
     """
 
     # The defect grows with the square root of the number of steps. In single precision
-    # it is 2e-7 after 16 steps: see docs/theory/optimizers.md.
+    # it is 5.5e-7 after 128 steps (docs/theory/optimizers.md), so about 2e-7 after 16.
     polish_every = 16
 
     def __init__(self, group: "AbstractGroup") -> None:
@@ -153,8 +154,9 @@ class AmbientFrame(AbstractFrame):
     not change under rotations.
     """
 
-    # A gradient is tangent only up to rounding. This error grows with the gradient,
-    # which may be much larger than the step, so every step ends with a polish.
+    # A gradient is tangent only up to a rounding error. This error is proportional to
+    # the gradient, not to the step, which may be much smaller. So every step ends with
+    # a polish.
     polish_every = 1
 
     def __init__(self, manifold: "AbstractManifold") -> None:
@@ -197,8 +199,8 @@ class TallFrame(AbstractFrame):
        J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
 
     $P$ is a rotation of $Q$ for any $Z$, even if $Q^H E_\perp$ is not exactly zero. In
-    fact $Q^H E_\perp$ is zero only up to the rounding error of a gradient, which may be
-    much larger than the step.
+    practice it is not zero: its rounding error is proportional to the gradient, and the
+    gradient may be much larger than the step.
 
     For Cayley and Pade, their rational function replaces the exponential. Polar and qr,
     and every step longer than about a radian, use `Stiefel.step` instead. Vectors are
@@ -247,7 +249,7 @@ class TallFrame(AbstractFrame):
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
         """Move `Q` by the retraction, and transport `vectors` in place."""
-        # the update rule may compute `scale` in a dtype other than the weight's
+        # `scale` may not have the dtype of the weight, for instance if `lr` is a tensor
         s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
         P, along_V = self._move(Q, V, s, retraction)
         for F in vectors.values():
@@ -260,7 +262,11 @@ class TallFrame(AbstractFrame):
     def _move(
         self, Q: Tensor, V: Tensor, s: float | Tensor, retraction: AbstractRetraction
     ) -> tuple[Tensor, Tensor | None]:
-        """The point `P` reached along `s * V` and, after a short step, `P^H E_perp`."""
+        """The point `P` reached along `s * V`, and the product `P^H E_perp` or None.
+
+        The product is a by-product of the formula for short steps. It is None for long
+        steps, and for polar and qr.
+        """
         k = self.k
         Omega, E_perp = self._split(V)
         if not retraction.is_factor:
@@ -287,7 +293,8 @@ def _coefficients(
     r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for a retraction $\phi$.
 
     As in `TallFrame`, $M = J Z^H Z$ and $R = J Z^H Q$. `S` is $E_\perp^H E_\perp$. `B`
-    is $Q^H E_\perp$, which is not exactly zero because of rounding. The result is None
+    is $Q^H E_\perp$, which is not exactly zero because of rounding. Here $\Omega$ and
+    $E_\perp$ belong to the step itself, so they include its scale. The result is None
     if the step is long or not finite, or if the retraction does not implement
     `quotient`.
     """

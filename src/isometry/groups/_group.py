@@ -21,10 +21,10 @@ from isometry.groups._unrestricted import AbstractUnrestricted
 from isometry.linalg import expm_skew, logm_unitary, skew
 
 # Number of factors in the random walk of `random`. Under the Haar measure, the mean of
-# every nontrivial irreducible representation is zero. For a single factor, the norm of
-# this mean is at most the share of zero weights in the representation. In SO(3) this
-# share is at most 1/3. The means of the factors multiply, so for the whole walk the
-# norm is at most 3^-16 = 2e-8.
+# every nontrivial irreducible representation is zero. Under the distribution of a
+# single factor, the norm of the mean is about the share of zero weights in the
+# representation. In SO(3) it is at most 1/3. The means of the factors multiply, so in
+# SO(3) the norm for the whole walk is at most 3^-16 = 2e-8.
 _WALK = 16
 
 
@@ -48,8 +48,9 @@ class AbstractGroup(AbstractManifold):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # `is_unrestricted` is a statement about `algebra`. A class that inherits the
-        # two from different classes counts as restricted.
+        # `is_unrestricted` is a statement about the `algebra` of the class that sets
+        # it. If this class has a different `algebra`, the statement may be false here,
+        # so this class counts as restricted.
         source = next(c for c in cls.__mro__ if "is_unrestricted" in vars(c))
         if getattr(source, "algebra", None) is not cls.algebra:
             cls.is_unrestricted = False
@@ -102,7 +103,11 @@ class AbstractGroup(AbstractManifold):
         return derived_log(self, Q)
 
     def torus(self, theta: Tensor) -> Tensor:
-        """Element of a maximal torus of the Lie algebra, with the angles `theta`."""
+        """Element of a maximal torus of the Lie algebra, with the angles `theta`.
+
+        By default this raises an error, because the torus does not follow from
+        `algebra`.
+        """
         del theta
         raise ValueError(
             f"`theta` must be the angles of a maximal torus; {self} has no method "
@@ -232,10 +237,11 @@ class AbstractGroup(AbstractManifold):
         return self.algebra_coordinates(self.algebra_projection(Q.mH @ E))
 
     def nearest(self, X: Tensor) -> Tensor:
-        """Exponential of the projected logarithm of the nearest rotation.
+        r"""Point of the group near `X`, but not exactly the closest one.
 
-        This is not exactly the point closest to `X`: the two differ to second order in
-        the distance from `X` to the group.
+        It is $\exp A$, where `derived_log` computes $A$ from the rotation or unitary
+        matrix nearest to `X`. The closest point differs from it to second order in the
+        distance from `X` to the group.
         """
         return expm_skew(derived_log(self, nearest_rotation(X)))
 
@@ -291,7 +297,8 @@ class AbstractClassicalGroup(AbstractGroup):
 class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
     """A group whose Lie algebra consists of all skew matrices: O, SO and U."""
 
-    # holds for the `algebra` below, so it is stated here again
+    # Inherited from `AbstractUnrestricted`, but stated again in the class that defines
+    # `algebra`: otherwise `AbstractGroup.__init_subclass__` would set it to False.
     is_unrestricted = True
 
     def algebra(self, X: Tensor) -> Tensor:

@@ -32,9 +32,10 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     $A$ is the principal logarithm if that is in the algebra. In a representation of
     high weight it may not be. For example, a rotation of SO(3) by an angle up to $\pi$
     acts on traceless symmetric matrices with twice the angle, up to $2\pi$. In that
-    case Newton's method finds $A$, if necessary from a start that `torus_log` computes
-    in a maximal torus through `Q`. If `Q` is not in the group, $\exp A$ is a point of
-    the group that Newton's method finds close to `Q`.
+    case Newton's method finds $A$. If its first start fails, the next start is computed
+    by `torus_log` in a maximal torus through `Q`, and further starts are random. If `Q`
+    is not in the group, $\exp A$ is a point of the group that Newton's method finds
+    close to `Q`.
     """
     check_has_numbers(Q, name="Q")
     A = group.algebra_projection(logm_unitary(Q))
@@ -110,7 +111,7 @@ class _InAlgebra(Implicit):
 
 
 def _linearization(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The derivative of $-\log(e^{-A} Q)$ with respect to `A`, and the logarithm."""
+    r"""The matrix of $-dN/dA$ in the basis `units`, and $N = \log(e^{-A} Q)$."""
     D = newton_schulz(expm_skew(A).mH @ Q)
     N = logm_unitary(D)
     D, wide_N = D[..., None, :, :], N[..., None, :, :]
@@ -165,9 +166,9 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
 
 
 def _far(A: Tensor, Q: Tensor) -> Tensor:
-    # If two points of the group are closer than 0.3, the logarithm of their quotient is
-    # small and in the algebra. So if Q is in the group and exp A is this close to Q,
-    # Newton's method has converged.
+    # True for each matrix that needs another start. If two points of the group are
+    # closer than 0.3, the logarithm of their quotient is small and in the algebra, so
+    # Newton's method converges quickly. If it has ended farther away, it has failed.
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
@@ -279,8 +280,9 @@ def _torus(Q: Tensor, units: Tensor, slack: float) -> Tensor:
 def _null_space(images: Tensor, units: Tensor, slack: float) -> Tensor:
     """Orthonormal basis of the combinations of `units` that a linear map takes to zero.
 
-    The rows of `images` are the images of the `units`. There are at least as many
-    columns as rows.
+    The rows of `images` are the images of the `units`. There must be at least as many
+    columns as rows: otherwise the reduced decomposition would omit part of the null
+    space.
     """
     U, s, _ = torch.linalg.svd(images, full_matrices=False)
     return _combination(U.mT[s < slack], units)
@@ -294,7 +296,11 @@ def _generic(units: Tensor) -> Tensor:
 
 
 def _independent(weights: Tensor) -> list[int]:
-    """Indices of linearly independent columns, the shortest first, one for each row."""
+    """Indices of linearly independent columns, the shortest first.
+
+    If the rows are independent, there are as many columns as rows. Otherwise there are
+    fewer.
+    """
     columns: list[int] = []
     for j in torch.linalg.vector_norm(weights, dim=0).argsort().tolist():
         trial = weights[:, [*columns, j]]

@@ -211,7 +211,7 @@ class AbstractManifold(ABC):
         return self.retract(Q, E, EXP)
 
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The point that `retract` reaches, without a gradient, for optimizers."""
+        """The point that `retract` reaches, for optimizers. It may have no gradient."""
         return self.retract(Q, E, retraction)
 
     def frame(self) -> AbstractFrame:
