@@ -23,14 +23,17 @@ class RiemannianAdam(AbstractRiemannian):
        V_t = \beta_2 V_{t-1} + (1 - \beta_2) A_t^2, $$
 
     $$ Q_{t+1} = Q_t\, \phi \Bigl( -\eta\, \frac{M_t / (1 - \beta_1^t)}
-       {\sqrt{V_t / (1 - \beta_2^t)} + \epsilon} \Bigr). $$
+       {\sqrt{V_t / (1 - \beta_2^t)} + \epsilon} \Bigr), $$
 
-    If the Lie algebra does not contain all skew matrices, the quotient is projected
-    onto it. With `amsgrad`, the step uses the largest value so far of each entry of
-    $V_t$. The moments are in the Lie algebra, which is the same at every point. The
-    Stiefel manifold and the sphere have no frame that is the same at every point. On
-    these manifolds, $V$ is a single number, the mean square of the gradient's entries,
-    and $M$ is transported with the point; see docs/theory/optimizers.md.
+    with the retraction $\phi$ at the identity. If the Lie algebra does not contain all
+    skew matrices, the quotient is projected onto the algebra. With `amsgrad`, the step
+    uses the largest value so far of each entry of $V_t$.
+
+    An entry of $A_t$ means the same at every point, because the Lie algebra does not
+    depend on the point. On the Stiefel manifold and the sphere, the entries of tangent
+    vectors at different points cannot be compared. There, $V$ is a single number, the
+    mean square of the gradient's entries, and $M$ is transported with the point: see
+    docs/theory/optimizers.md.
 
     Parameter groups without a manifold are plain: they get the update of
     `torch.optim.Adam`. Weight decay, and steps that are not finite, are handled as in

@@ -12,7 +12,8 @@ from isometry.groups._manifold import check_is_manifold
 # options of torch's RMSprop and AdamW that our optimizers do not have
 _OTHER_RULES = ("centered", "decoupled_weight_decay")
 
-# `dampening` may be negative, as in torch
+# options that must not be negative; `dampening` is not listed, since torch allows a
+# negative one
 _NOT_NEGATIVE = {
     "lr",
     "momentum",

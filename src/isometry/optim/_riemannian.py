@@ -65,7 +65,8 @@ class AbstractRiemannian(Optimizer):
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
         check_numbers(defaults)
-        # `list` would split a single tensor into rows; torch rejects the tensor below
+        # `list` would split a single tensor into rows. Leave the tensor as it is, so
+        # that torch's own `__init__` rejects it.
         if not isinstance(params, Tensor):
             entries: list[Any] = list(params)
             check_manifold_is_named(entries, defaults["manifold"], type(self).__name__)
@@ -112,9 +113,9 @@ class AbstractRiemannian(Optimizer):
             The loss that the closure returned; None without a closure.
 
         Raises:
-            TypeError: if a gradient is sparse. Only `RiemannianSGD` accepts sparse
-                gradients, and only for plain parameters. Also if a parameter that
-                `isometry.declare` has put on a manifold is in a plain group.
+            TypeError: if a gradient is sparse (only `RiemannianSGD` accepts sparse
+                gradients, and only for plain parameters), or if a plain parameter group
+                contains a parameter that `isometry.declare` has put on a manifold.
             ValueError: if a parameter is not on its manifold at its first step.
         """
         loss = None
@@ -299,7 +300,10 @@ def _all_finite(tensors: list[Tensor]) -> bool:
 
 
 def _finite(tensors: list[Tensor]) -> Tensor:
-    """For each point of the batch, whether the sum of its entries is finite."""
+    """For each point of the batch, whether its entries in all tensors are finite.
+
+    As in `_all_finite`, the sum of the entries is tested.
+    """
     total = sum(X.flatten(1).sum(1) for X in tensors)
     assert isinstance(total, Tensor)
     return total.isfinite()

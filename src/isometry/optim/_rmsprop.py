@@ -20,9 +20,10 @@ class RiemannianRMSprop(AbstractRiemannian):
        B_t = \mu B_{t-1} + \frac{A_t}{\sqrt{V_t} + \epsilon}, \qquad
        Q_{t+1} = Q_t\, \phi(-\eta B_t). $$
 
-    If the Lie algebra does not contain all skew matrices, the quotient is projected
-    onto it. On the Stiefel manifold and the sphere, $V$ is a single number, the mean
-    square of the gradient's entries, and $B$ is transported with the point; see
+    Here $\phi$ is the retraction at the identity. If the Lie algebra does not contain
+    all skew matrices, the step $-\eta B_t$ is projected onto the algebra. On the
+    Stiefel manifold and the sphere, $V$ is a single number, the mean square of the
+    gradient's entries, and $B$ is transported with the point: see
     docs/theory/optimizers.md.
 
     Implementations of RMSprop differ in five options. This list gives their values in

@@ -21,10 +21,11 @@ class RiemannianSGD(AbstractRiemannian):
        Q_{t+1} = Q_t\, \phi(-\eta D_t), $$
 
     where $D_t = B_t$, or $A_t + \mu B_t$ with `nesterov`. With exp and no momentum,
-    this is $Q \leftarrow Q \exp(-\eta\, Q^H \operatorname{grad} f(Q))$. The momentum is
-    an element of the Lie algebra, and left translation, which is an isometry,
-    transports it. On the Stiefel manifold and the sphere $B$ is a tangent vector that
-    is transported with the point. The equations are in docs/theory/optimizers.md.
+    this is $Q \leftarrow Q \exp(-\eta\, Q^H \operatorname{grad} f(Q))$. The momentum
+    $B$ is an element of the Lie algebra, and stands for the tangent vector $QB$. Left
+    translation, which is an isometry, moves this vector to the new point without
+    changing $B$. On the Stiefel manifold and the sphere, $B$ is itself a tangent vector
+    and is transported with the point. The equations are in docs/theory/optimizers.md.
 
     Parameter groups without a manifold are plain: they get exactly the update of
     `torch.optim.SGD`. `weight_decay` affects only plain parameter groups, because
