@@ -139,9 +139,9 @@ def largest_of(error: Tensor) -> float:
 def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float:
     """Slope of log error against log step, for the errors above the noise.
 
-    Only the `_FITTED` smallest steps with such an error are used, because the leading
-    power dominates at small steps. The slope is infinite if fewer than two errors are
-    above the noise, and NaN if any error is NaN.
+    The steps must be in descending order. Only the `_FITTED` smallest steps with such
+    an error are used, because the leading power dominates at small steps. The slope is
+    infinite if fewer than two errors are above the noise, and NaN if any error is NaN.
     """
     pairs = [
         (math.log(t), math.log(e))

@@ -7,10 +7,10 @@ from isometry.groups import AbstractGroup
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import TensorMethod, methods
 
-# The step of the fourth-order central differences, and the largest accepted error, that
-# is, their difference from autograd. On the manifolds of tests/groups, the error is
-# 4e-11, and more where two angles nearly cross. If a term of a derivative is missing,
-# the error is 1e-3 or more.
+# The step of the fourth-order central differences, and the largest accepted error. The
+# error is the difference between central differences and autograd. On the manifolds of
+# tests/groups it is 4e-11, and more where two angles nearly cross. If a term of a
+# derivative is missing, it is 1e-3 or more.
 _STEP, _BOUND = 2e-4, 1e-8
 
 _ARGUMENTS = ("Q", "P", "X", "Y")

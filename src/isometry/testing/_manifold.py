@@ -79,7 +79,8 @@ def check_manifold(
         generator: source of random numbers; seeded with 0 by default.
 
     Raises:
-        TypeError: if `manifold` is not a manifold.
+        TypeError: if `manifold` is not a manifold, or `dtype` is real and the manifold
+            is complex, or the other way round.
         AssertionError: if a contract is broken. The message names the contract, the
             error and its bound.
     """

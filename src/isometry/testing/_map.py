@@ -66,7 +66,8 @@ def check_map(
     Raises:
         AssertionError: if a contract is broken. The message names the contract, the
             error and its bound.
-        ValueError: if there is no retraction with that name.
+        ValueError: if `retraction` is an unknown name, or a map that is not a
+            retraction.
     """
     if generator is None:
         generator = torch.Generator().manual_seed(0)
