@@ -62,7 +62,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:
-        """The class of the torch layer with the same kind of cell, or a factory for it.
+        """The torch class with the same kind of cell, or a function that makes a layer.
 
         Raises:
             ValueError: if torch has no such cell.
@@ -102,15 +102,15 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         twin.load_state_dict(dict(values), assign=True)
         for p, W in zip(twin.parameters(), weights, strict=True):
             p.requires_grad_(W.requires_grad)
-        # cuDNN expects all weights in one block of memory
+        # otherwise cuDNN would copy the weights to one block of memory at every call
         twin.flatten_parameters()
         return twin.train(self.training)
 
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
         """Convert a torch layer's entries in a checkpoint to entries of this layer.
 
-        The recurrent weights get the keys that they have without a constraint;
-        `isometry.load_foreign` makes them orthogonal.
+        The recurrent weights get the keys that they have without a constraint.
+        `isometry.load_foreign`, which calls this method, then makes them orthogonal.
 
         Args:
             state: the checkpoint, which is changed in place.

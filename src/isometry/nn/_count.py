@@ -8,11 +8,12 @@ from isometry.parametrizations._coordinates import constrained
 
 
 def count_parameters(module: nn.Module) -> int:
-    r"""The number of free real parameters of a model, as the paper's tables count them.
+    r"""The number of free real parameters of a model.
 
     A complex number counts as two. A constrained weight counts as the dimension of its
     manifold, $n(n-1)/2$ for an orthogonal and $n^2$ for a unitary matrix, however its
-    coordinates are stored. Parameters that do not require a gradient do not count.
+    coordinates are stored. Parameters that do not require a gradient do not count. The
+    tables of [LM19] count in this way, except in three rows.
 
     Args:
         module: the model, with its output layer.

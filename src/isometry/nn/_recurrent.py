@@ -30,8 +30,8 @@ class AbstractCell(nn.Module):
         hidden_size: number of features of a state.
         weight_ih: the input weight.
         h0: the learned initial state, or None.
-        redundant: maps names of parameters to how many of their real numbers have no
-            effect, or are determined by others. `count_parameters` leaves these out.
+        redundant: maps the name of a parameter to how many of its real numbers have no
+            effect. `count_parameters` leaves these numbers out.
     """
 
     input_size: int
@@ -61,7 +61,7 @@ class AbstractCell(nn.Module):
         Args:
             x: inputs of all time steps, as rows.
             first: the initial state.
-            run: the time steps, and what to return.
+            run: the time steps, what to return, and what to save for the backward pass.
 
         Returns:
             The outputs of all time steps as rows, or None with `last_only`; and the
@@ -174,18 +174,20 @@ class AbstractRecurrent(nn.Module):
         """Return the outputs of the last layer, and the last states of all layers.
 
         Args:
-            input: (time, batch, input_size); (batch, time, input_size) with
-                `batch_first`; without the batch axis for a single sequence; or a
-                `PackedSequence`. Integers are class indices: they need no last axis,
-                because each stands for a one-hot vector of `input_size` numbers.
+            input: a `PackedSequence`, or a tensor (time, batch, input_size). With
+                `batch_first`, the tensor is (batch, time, input_size). A single
+                sequence may have no batch axis. A tensor of integers has no last axis:
+                each integer is a class index, which stands for a one-hot vector of
+                `input_size` numbers.
             hx: the initial states, (layers * directions, batch, hidden_size), or a pair
                 of such tensors for `ExpLSTM`. If left out, the cells start at zero, or
                 at their learned initial states.
 
         Returns:
-            The states of the last layer (with `last_only`, only its last state), in the
-            same form as the input; and the last states of all layers, in the same
-            form as `hx`.
+            A pair. The first part holds the states of the last layer, in the same form
+            as the input. With `last_only`, it is a tensor that holds only the last
+            state. The second part holds the last states of all layers, in the same form
+            as `hx`.
         """
         rows = read(input, batch_first=self.batch_first)
         check_rows(rows, self.input_size)
@@ -216,8 +218,8 @@ class AbstractRecurrent(nn.Module):
 
     def typed_cells(self) -> list[AbstractCell]:
         """The cells of all layers and directions, as a list with a precise type."""
-        # not `self.cells`, which would call the `__getattr__` of a subclass and search
-        # torch's names first
+        # Read `_modules` directly. `self.cells` would go through `__getattr__`, which
+        # some subclasses override to look up torch's names.
         cells = cast("nn.ModuleList", self._modules["cells"])
         return [cast("AbstractCell", cell) for cell in cells]
 
@@ -283,9 +285,10 @@ class AbstractRecurrent(nn.Module):
 
 
 def _level_of_user() -> int:
-    """The `stacklevel` with which a warning of the caller names the user's line.
+    """The `stacklevel` with which the caller's warning shows the user's line of code.
 
-    Constructors of different layers call each other to different depths.
+    It is not a constant, because the constructors of different layers call each other
+    to different depths.
     """
     level, frame = 0, inspect.currentframe()
     while frame and frame.f_globals.get("__name__", "").startswith("isometry."):

@@ -4,8 +4,8 @@ Autograd would save all intermediate results of every time step, and its backwar
 would consist of many small operations. Here only the states are saved, because the
 derivative of $\sigma$ can be computed from its value. With a `chunk`, only the state
 before each chunk is saved, and the backward pass computes the states of each chunk once
-more. A row of complex numbers is stored as a row of pairs of real numbers, so that the
-same functions, on real matrices, compute real and complex states.
+more. A complex state is stored as a row of pairs of real numbers, so the same functions
+of real matrices compute real and complex states.
 """
 
 from typing import Any, NamedTuple
@@ -85,7 +85,10 @@ def scan(
 def unrolled(
     x: Tensor, weights: Weights, h0: Tensor, run: Pass
 ) -> tuple[Tensor | None, Tensor]:
-    """`scan` with ordinary operations, for second derivatives and `torch.func`."""
+    """Compute what `scan` returns, with ordinary torch operations.
+
+    This is for second derivatives, `torch.func`, compilers and empty batches.
+    """
     T, W, _, sigma = weights
     threshold, states, h = weights.threshold(), [], h0
     activate = NONLINEARITIES[sigma].function
@@ -247,13 +250,17 @@ def _adjoint(
 def scan_field(
     x: Tensor, weights: Weights, first: tuple[Tensor, ...], run: Pass
 ) -> tuple[Tensor | None, tuple[Tensor]]:
-    """`scan` with real or complex weights, where a state is a single tensor."""
+    """Compute what `scan` returns, for real or complex weights.
+
+    The initial and the last states are tuples of one tensor.
+    """
     T, W, b, sigma = weights
     (h0,) = first
     if not W.is_complex():
         H, last = scan(x, weights, h0, run)
         return H, (last,)
-    # a threshold is real and stays as it is; a bias that is added to T x is complex
+    # A bias that is added to T x is complex, and becomes real pairs. A threshold is
+    # real, so `real_rows` does not change it.
     b = None if b is None else real_rows(b)
     weights = Weights(input_form(T, x), real_form(W), b, sigma)
     H, last = scan(real_rows(x), weights, real_rows(h0), run)

@@ -95,7 +95,7 @@ class TimeSteps:
         return (sizes[:, None] > _upto(self.batch)).sum(0)
 
     def _row(self, time: Tensor, sequence: Tensor | int) -> Tensor:
-        """The row that holds time step `time` of the given sequence."""
+        """The index of the row that holds time step `time` of a sequence."""
         return torch.tensor(self.starts, device="cpu")[time] + sequence
 
     @cached_property
@@ -136,7 +136,7 @@ class Rows:
         x: the rows, sorted by time, with the longest sequences first.
         time_steps: which rows belong to which time step.
         packed: the packed sequence from which the rows come, if any.
-        batch_first: whether the batch axis of the input came first.
+        batch_first: whether the batch axis comes first in the user's tensors.
         batched: whether the input had a batch axis.
     """
 
@@ -217,7 +217,7 @@ def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
 
 
 def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
-    """The batch sizes of a packed sequence. C kernels rely on them, so check them."""
+    """The batch sizes of a packed sequence, checked because C kernels rely on them."""
     if batch_sizes.dtype != torch.int64 or batch_sizes.ndim != 1:
         raise TypeError(
             f"`input.batch_sizes` must be a 1-D tensor of torch.int64; got shape "
@@ -267,8 +267,8 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`input` must be numbers or class indices; got torch.bool. Convert it: "
             "`.float()` for numbers, `.long()` for indices."
         )
-    # In these cases the indices cannot be read, or there are none. Torch's own indexing
-    # checks them later.
+    # In a graph, in a transform and in a fake tensor, the indices cannot be read now.
+    # Torch's own indexing checks them later. An empty tensor has nothing to check.
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))
@@ -283,9 +283,9 @@ def check_rows(rows: Rows, inputs: int) -> None:
 def in_dtype_of(state: Tensor, x: Tensor, name: str) -> Tensor:
     """Return inputs or states `x` in the dtype in which a cell computes.
 
-    `state` is a state of the cell. Class indices become int64. Other numbers must
-    already have the dtype of `state`, except that real numbers are cast under autocast.
-    Inputs of a complex cell may also be real.
+    `state` is a state of the cell, in this dtype. Class indices become int64. All other
+    numbers must already have the dtype of `state`, but a complex cell also accepts real
+    inputs of the same precision. Under autocast, real numbers are cast.
     """
     if x.device != state.device:
         raise ValueError(
