@@ -13,7 +13,9 @@ from isometry.parametrizations._initial import Init
 
 
 class AbstractGated(AbstractNamedRecurrent):
-    """Base class of `ExpLSTM` and `ExpGRU`, with the options of `ExpGRU`.
+    """Base class of `ExpLSTM` and `ExpGRU`.
+
+    `ExpGRU` documents the arguments of the constructor.
 
     Attributes:
         gates: the kind of cell, an LSTM or a GRU.
@@ -97,8 +99,8 @@ class ExpLSTM(AbstractGated):
        \le \tfrac{3}{2} + \tfrac{1}{4} \max_j |c_j|. $$
 
     A gate with an unconstrained map has no such bound, and gradients can explode
-    through it. The path along $c$ goes through no matrix. That gated cells benefit from
-    orthogonal maps is a conjecture of [LM19], not a result.
+    through it. The path from $c'$ to $c$ goes through no matrix. [LM19] only
+    conjectures that gated cells benefit from orthogonal maps.
 
     Args:
         input_size: number of features of the input.
@@ -108,16 +110,18 @@ class ExpLSTM(AbstractGated):
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
-        proj_size: must be 0, because a map from a projected output is not square.
+        proj_size: must be 0. A recurrent map from a projected output would not be
+            square.
         device: device of the parameters.
         dtype: dtype of the parameters.
-        retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
+        retraction: "exp", "cayley", "pade-m" with a degree m, or a map object, as in
             `isometry.orthogonal`.
         init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
             "haar" is usual for gated cells.
         rebase_every: number of optimizer steps after which the base moves.
-        rebase_radius: move the base when an angle exceeds this radius. If this and
-            `rebase_every` are None, the base stays at the initial maps.
+        rebase_radius: move the base when an angle of the coordinates exceeds this
+            radius. If both `rebase_every` and `rebase_radius` are None, the base stays
+            at the initial maps.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.
         generator: source of the random numbers for `init`.
@@ -199,8 +203,7 @@ class ExpGRU(AbstractGated):
     $$ \lVert \partial h' / \partial h \rVert
        \le 2 + \tfrac{1}{4} \max_j |(W_n h + b_{hn})_j|. $$
 
-    That gated cells benefit from orthogonal maps is a conjecture of [LM19], not a
-    result.
+    [LM19] only conjectures that gated cells benefit from orthogonal maps.
 
     Args:
         input_size: number of features of the input.
@@ -214,13 +217,14 @@ class ExpGRU(AbstractGated):
         dtype: dtype of the parameters.
         candidate_bias: whether there is a bias $b_{hn}$, which the reset gate
             multiplies, as in torch.
-        retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
+        retraction: "exp", "cayley", "pade-m" with a degree m, or a map object, as in
             `isometry.orthogonal`.
         init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
             "haar" is usual for gated cells.
         rebase_every: number of optimizer steps after which the base moves.
-        rebase_radius: move the base when an angle exceeds this radius. If this and
-            `rebase_every` are None, the base stays at the initial maps.
+        rebase_radius: move the base when an angle of the coordinates exceeds this
+            radius. If both `rebase_every` and `rebase_radius` are None, the base stays
+            at the initial maps.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.
         generator: source of the random numbers for `init`.

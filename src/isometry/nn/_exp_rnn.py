@@ -1,4 +1,4 @@
-"""The recurrent network of the paper, its cell and its nonlinearity."""
+"""`ExpRNN`, the recurrent network of [LM19], with its cell and its nonlinearity."""
 
 import math
 from collections.abc import Callable
@@ -89,15 +89,15 @@ class ExpRNNCell(AbstractNamedCell):
             imaginary parts.
         unitary: whether $W$ is unitary and $h$ complex. The nonlinearity must then be
             "modrelu" or "identity".
-        retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
+        retraction: "exp", "cayley", "pade-m" with a degree m, or a map object, as in
             `isometry.orthogonal`.
-        init: how $W$ is initialized: "henaff" (the paper's choice for copying and
-            TIMIT), "cayley" (for MNIST), or any other `init` of `isometry.orthogonal`.
-        rebase_every: number of optimizer steps after which the base of the
-            trivialization moves.
+        init: how $W$ is initialized: "henaff", "cayley", or any other `init` of
+            `isometry.orthogonal`. [LM19] uses "henaff" for copying and TIMIT, and
+            "cayley" for MNIST.
+        rebase_every: number of optimizer steps after which the base moves.
         rebase_radius: move the base when an angle of the coordinates exceeds this
-            radius. If this and `rebase_every` are None, the base is the identity, as in
-            the paper.
+            radius. If both `rebase_every` and `rebase_radius` are None, the base is the
+            identity, as in [LM19].
         train_h0: whether the initial state is learned. It starts at zero.
         generator: source of the random numbers for `init`.
 
@@ -255,7 +255,11 @@ def _check_dtype(dtype: torch.dtype, *, unitary: bool) -> None:
 
 
 def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
-    """The fast scan's name for a nonlinearity. Raises if it cannot be used."""
+    """The name by which the fast scan knows a nonlinearity.
+
+    Raises:
+        ValueError: if the nonlinearity is unknown, or not defined for complex states.
+    """
     remedy = "The paper uses 'modrelu'."
     check_choice("nonlinearity", nonlinearity, get_args(Nonlinearity), remedy)
     if not unitary:
@@ -293,7 +297,7 @@ class ExpRNN(AbstractNamedRecurrent):
         hidden_size: number of features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
         nonlinearity: "modrelu", "tanh", "relu" or "identity".
-        bias: whether cells have a bias; for modReLU it is $b$.
+        bias: whether cells have a bias, which is the threshold $b$ for modReLU.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
@@ -302,15 +306,15 @@ class ExpRNN(AbstractNamedRecurrent):
             imaginary parts.
         unitary: whether the recurrent weight is unitary and the states are complex. The
             nonlinearity must then be "modrelu" or "identity".
-        retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
+        retraction: "exp", "cayley", "pade-m" with a degree m, or a map object, as in
             `isometry.orthogonal`.
-        init: how the recurrent weight is initialized: "henaff" (the paper's choice for
-            copying and TIMIT), "cayley" (for MNIST), or any other `init` of
-            `isometry.orthogonal`.
-        rebase_every: number of optimizer steps after which the base of the
-            trivialization moves.
-        rebase_radius: move the base when an angle of $A$ exceeds this radius. If this
-            and `rebase_every` are None, the base is the identity, as in the paper.
+        init: how the recurrent weight is initialized: "henaff", "cayley", or any other
+            `init` of `isometry.orthogonal`. [LM19] uses "henaff" for copying and TIMIT,
+            and "cayley" for MNIST.
+        rebase_every: number of optimizer steps after which the base moves.
+        rebase_radius: move the base when an angle of $A$ exceeds this radius. If both
+            `rebase_every` and `rebase_radius` are None, the base is the identity, as in
+            [LM19].
         train_h0: whether the initial state is learned. It starts at zero.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.

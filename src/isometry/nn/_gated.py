@@ -29,7 +29,8 @@ class Gates:
     """The differences between an LSTM and a GRU.
 
     Attributes:
-        number: how many gates there are, including the candidate.
+        number: how many gates there are. The candidate counts as a gate: it is `g` in
+            an LSTM and `n` in a GRU.
         states: how many tensors make up a state.
         step: computes the next state from T x + b, W h and the state.
         resets: whether a gate multiplies W h. If so, adding a bias to W h differs from
@@ -138,8 +139,8 @@ class GatedCell(AbstractNamedCell):
     ) -> tuple[Tensor, ...]:
         first = [h[None].contiguous() for h in state]
         hx = first if len(first) > 1 else first[0]
-        # torch's arguments has_biases, num_layers, dropout, train and bidirectional.
-        # `train` must be True if a backward pass may follow
+        # These are torch's arguments has_biases, num_layers, dropout, train and
+        # bidirectional. `train` must be True if a backward pass may follow.
         options = (self.bias is not None, 1, 0.0, torch.is_grad_enabled(), False)
         if time_steps.is_equal:
             x = x.unflatten(0, (len(time_steps.sizes), time_steps.batch))
@@ -156,7 +157,7 @@ class GatedCell(AbstractNamedCell):
         """Compute what torch's loop computes, with ordinary operations."""
         T, W, *biases = weights
         b, b_hh = biases or (None, None)
-        # without `bias_hn`, torch's second bias `b_hh` is zero
+        # without `bias_hn`, torch's second bias `b_hh` is zero, so do not add it
         second = None if self.bias_hn is None else b_hh
         u = input_drive(x, T, b)
         states: list[State] = []
