@@ -1,1 +1,1 @@
-"""The recurrent networks that the paper compares with its own."""
+"""Recurrent networks of other authors, to compare with `ExpRNN`."""

@@ -1,6 +1,6 @@
-"""Base classes for the comparators, the networks that the paper compares with its own.
+"""Base classes for the comparators, which are networks of other authors.
 
-The class `Draw` creates the parameters of their cells.
+We compare `ExpRNN` with them. The class `Draw` creates the parameters of their cells.
 """
 
 import copy
@@ -55,7 +55,7 @@ class Draw:
         return self.uniform(n, inputs, bound=glorot(inputs, n))
 
     def complex_input_weight(self, n: int, inputs: int) -> nn.Parameter:
-        """A complex input weight, with Glorot's bound for a real one with 2n rows."""
+        """A complex input weight, with Glorot's bound for a real weight of 2n rows."""
         return self.complex_uniform(n, inputs, bound=glorot(inputs, 2 * n))
 
     def normal(self, *shape: int, std: float) -> nn.Parameter:
@@ -96,8 +96,8 @@ class AbstractComparatorCell(AbstractCell):
         input_size: number of features of an input.
         hidden_size: number of features of a state.
         draw: creates the parameters.
-        sigma: the nonlinearity: a function, or a name that the fast scan knows. Only
-            subclasses of `AbstractDenseCell` accept a name.
+        sigma: the nonlinearity, as a function or as a name that `scan_field` knows.
+            Only subclasses of `AbstractDenseCell` accept a name.
 
     Attributes:
         bias: one number for each feature.
@@ -142,9 +142,9 @@ class AbstractComparatorCell(AbstractCell):
         """All states, as rows, and the last state of each sequence."""
         (h0,), (time_steps, last_only, chunk) = first, run
         with autocast_off(h0.device):
-            # Read all parameters here, not in `states_of`. The backward pass calls
-            # `states_of` again, when `functional_call` has already restored the
-            # module's own parameters.
+            # Read all parameters here, not in `states_of`. With a `chunk`, the backward
+            # pass calls `states_of` again. By then `functional_call` has restored the
+            # module's own parameters, so `states_of` would read the wrong ones.
             T, b, state_map = self.weight_ih, self.bias, self.state_map()
             activate = cast("Activation", self.sigma)
 
@@ -164,8 +164,8 @@ class AbstractComparatorCell(AbstractCell):
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
-    If the activation `sigma` is given by name, the cell uses the fast `scan_field`;
-    otherwise it loops over the time steps.
+    If the nonlinearity `sigma` is a name, the cell uses the fast `scan_field`. If it is
+    a function, the cell loops over the time steps.
     """
 
     @abstractmethod
@@ -190,10 +190,9 @@ class AbstractDenseCell(AbstractComparatorCell):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AbstractComparator(AbstractRecurrent):
-    """A network that the paper compares with its own, made of layers of cells.
+    """A network of other authors, to compare with `ExpRNN`, made of layers of cells.
 
-    Each network is a dataclass whose fields are its options. Its own options come after
-    the options of this class in its signature.
+    Each subclass is a dataclass whose fields are the options of the network.
 
     Args:
         input_size: number of features of the input.

@@ -38,7 +38,7 @@ class HouseholderRNN(AbstractComparator):
 
     Args:
         input_size: number of features of the input.
-        hidden_size: features of the state, $n$.
+        hidden_size: number of features of the state, $n$.
         num_layers: number of layers; each reads the outputs of the previous layer.
         reflections: $m$; None means `hidden_size`.
 

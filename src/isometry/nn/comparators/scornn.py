@@ -110,10 +110,10 @@ class ScuRNN(AbstractComparator):
     on complex states, where $\sigma$ is modReLU. Unlike in `ScoRNN`, $D$ is learned, so
     every unitary $W$ can be reached. The $n$ angles make the parametrization redundant:
     it has $n^2 + n$ numbers for a group of dimension $n^2$. The network is called like
-    `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, and a trained first
-    state. An output layer should read both the real and the imaginary parts of the
-    states. The coordinates of $A$ are the numbers below the diagonal of the parameter
-    `X`, and the real parts on the diagonal.
+    `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, and a learned
+    initial state. An output layer should read both the real and the imaginary parts of
+    the states. The coordinates of $A$ are the numbers below the diagonal of the
+    parameter `X`, and the real parts on the diagonal.
 
     Options that are not listed here have the same meaning as in `ExpRNN`.
 

@@ -28,9 +28,9 @@ class SpectralRNN(AbstractComparator):
     $U$ and $V$ are declared as points of $SO(n)$: give them to an optimizer of
     `isometry.optim`, in the parameter groups that `isometry.param_groups` makes. With
     any other optimizer they would leave the manifold, so the first step of such an
-    optimizer raises. They start at random (Haar) points, and $p$ starts at zero. With
-    $m = 0$ the weight is orthogonal and $p$ has no effect. The network is called like
-    `torch.nn.RNN`; a cell has one bias vector, which is the threshold if the
+    optimizer raises. $U$ and $V$ start at random (Haar) points, and $p$ starts at zero.
+    With $m = 0$ the weight is orthogonal and $p$ has no effect. The network is called
+    like `torch.nn.RNN`; a cell has one bias vector, which is the threshold if the
     nonlinearity is modReLU.
 
     Options that are not listed here have the same meaning as in `ExpRNN`.

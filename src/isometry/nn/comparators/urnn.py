@@ -111,8 +111,9 @@ def _fourier(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
 class SmoothModReLU:
     r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$.
 
-    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU, but its
-    derivative cannot be computed from its value. With $\epsilon = 0$ it is modReLU.
+    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU. But its
+    derivative cannot be computed from its value, so the fast scan does not support it.
+    With $\epsilon = 0$ it is modReLU.
 
     Args:
         epsilon: $\epsilon$.
@@ -151,12 +152,12 @@ class FullCapacityURNN(AbstractComparator):
     on complex states. `weight_hh` is declared as a point of $U(n)$: give it to an
     optimizer of `isometry.optim`, with any retraction, in the parameter groups that
     `isometry.param_groups` makes. With any other optimizer it would leave $U(n)$, so
-    the first step of such an optimizer raises. It starts at the matrix of a random
-    `URNN`. The network is called like `torch.nn.RNN`; a cell has one bias vector, the
-    $b$ of the modReLU $\sigma$, and a trained first state. An output layer should read
-    both the real and the imaginary parts of the states.
+    the first step of such an optimizer raises. The weight starts at the matrix of a
+    random `URNN`. The network is called like `torch.nn.RNN`; a cell has one bias
+    vector, the $b$ of the modReLU $\sigma$, and a learned initial state. An output
+    layer should read both the real and the imaginary parts of the states.
 
-    The paper calls this network RGD. The authors of [WPH16] store $W$ in a real matrix
+    [LM19] calls this network RGD. The authors of [WPH16] store $W$ in a real matrix
     of size $2n \times 2n$, which contains the real and the imaginary part of $W$ twice.
     Their optimizer reads only the upper half of the gradient of this matrix, and so
     only half of the gradient of $W$. Here autograd gives the whole gradient, so the
