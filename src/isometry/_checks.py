@@ -2,7 +2,7 @@
 
 Error messages read "`name` must <condition>; got <value>.", followed by a remedy if
 there is one. NaN and infinity are errors only in `check_skew`. The other checks accept
-a matrix that contains NaN or infinity, and the result for this matrix is then NaN.
+a matrix that contains NaN or infinity, and the public function then returns NaN for it.
 """
 
 import torch
@@ -22,7 +22,7 @@ def check_is_tensor(X: Tensor, *, name: str) -> None:
 
 def check_matrix(X: Tensor, *, name: str) -> None:
     """Raise unless `X` is a batch of real or complex matrices."""
-    # this test saves a call of `check_is_tensor` in every exponential
+    # test here first, because the call below would take time in every exponential
     if not isinstance(X, Tensor):
         check_is_tensor(X, name=name)
     if not (X.is_floating_point() or X.is_complex()):

@@ -20,9 +20,8 @@ from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold, check_is_manifold
 
 _ATTRIBUTE = "_isometry_manifolds"
-# The declarations of all modules on which `declare` was called. Our hook, which runs
-# before the step of any optimizer, checks all of them, since torch does not say which
-# modules an optimizer trains.
+# All declarations with `guarded=True`. A hook runs before the step of any optimizer and
+# checks all of them, since torch does not say which modules an optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
 
 
@@ -64,11 +63,11 @@ def declare(
 
     This is for the optimizers of `isometry.optim`, which move the parameter along its
     manifold. The parameter must already be a point of the manifold. Any other optimizer
-    raises before its first step, even if it trains a copy of the module. So does one of
-    `isometry.optim` if the parameter is in a group with `manifold=None`. Writes to the
-    parameter by anything else, such as `AveragedModel`, are not noticed. The
-    alternative is `isometry.constrain`, which works with any optimizer, and makes this
-    declaration itself.
+    raises before its first step, even if it trains a copy of the module. An optimizer
+    of `isometry.optim` raises too if the parameter is in a parameter group with
+    `manifold=None`. Nothing notices other writes to the parameter, for example by
+    `AveragedModel`. The alternative is `isometry.constrain`, which works with any
+    optimizer, and declares the manifold itself.
 
     Args:
         module: the module that owns the parameter.
@@ -122,7 +121,7 @@ def name_and_manifold(
 
 
 def points(weight: Tensor, manifold: AbstractManifold) -> Tensor:
-    """`weight` or, if only its transpose has the shape of a point, the transpose."""
+    """`weight`, or its transpose if only the transpose has the shape of a point."""
     shape = manifold.shape
     last = tuple(weight.shape[-2:])
     if len(shape) == len(last) and last != shape and last == shape[::-1]:
@@ -201,14 +200,15 @@ def guard_steps() -> None:
     Torch's optimizers accept unknown options in a parameter group, such as `manifold`.
     Without this check, their steps would silently move the parameter off its manifold.
     """
-    # so that a compiled step does not trace the hook
+    # a compiled step must call the hook, not trace it
     eager: Any = torch.compiler.disable
     register_optimizer_step_pre_hook(eager(_check_step))
 
 
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     knows_manifolds = "manifold" in optimizer.defaults
-    # a wrapper calls the step of its inner optimizer, which is checked then
+    # A wrapper is not checked here. It calls the step of its inner optimizer, and this
+    # hook checks that step.
     if not knows_manifolds and _wraps_one_that_knows_manifolds(optimizer):
         return
     # Parameters are looked up at every step, not when they are declared: a weight that

@@ -1,7 +1,8 @@
 """Custom operators for computations that depend on the numbers in a tensor.
 
 A compiler records a graph before the numbers are known, and tensors on the meta device
-or in FakeTensorMode have no numbers at all.
+or in FakeTensorMode have no numbers at all. So the graph contains a custom operator,
+which reads the numbers when the graph runs.
 """
 
 import inspect

@@ -1,4 +1,7 @@
-"""The defect, which is zero for orthonormal columns, and steps that square it."""
+"""The defect of a matrix, which is zero if its columns are orthonormal.
+
+A Newton-Schulz step squares the defect, up to a factor.
+"""
 
 import torch
 from torch import Tensor
@@ -22,8 +25,9 @@ def unitarity_defect(Q: Tensor) -> Tensor:
 def newton_schulz(Q: Tensor) -> Tensor:
     r"""A Newton-Schulz step, $Q (3I - Q^H Q) / 2$, which squares the defect.
 
-    Two functions have their own version of this step. The exponential computes with
-    $Q - I$ instead of $Q$. The polar retraction already has $Q^H Q$ in its first step.
+    Two functions have their own version of this step. The exponential has one that
+    computes with $Q - I$ instead of $Q$. The polar retraction has one for its first
+    step, where $Q^H Q$ is already known.
     """
     return Q + Q @ (defect(Q) / 2)
 

@@ -311,8 +311,8 @@ def compute_flat_weights(
     cls: Any = type(module)
     cls._flat_weights = property(weights, _do_nothing)
     cls._init_flat_weights = cls._update_flat_weights = _do_nothing
-    # torch's method would copy the weights into one block of memory, which cuDNN does
-    # not require
+    # torch's method would copy the weights into one block of memory, but cuDNN also
+    # accepts separate weights
     cls.flatten_parameters = _do_nothing
     # `RNNBase.__setattr__` would read all weights in order to update the list
     cls.__setattr__ = torch.nn.Module.__setattr__
