@@ -3,8 +3,8 @@
 No single mechanism of torch supports double backward, forward mode, `vmap` and
 `torch.compile` at once. The plan depends on the numbers in the matrix, so a compiler
 cannot trace an autograd function that chooses the plan. A compiler need not trace a
-custom operator, but operators drop tangents. So this file has both, and `exponential`
-picks one.
+custom operator, but an operator drops the tangents of forward mode. So this file has
+both an autograd function and an operator, and `exponential` picks one.
 """
 
 import math
@@ -101,9 +101,10 @@ def _frechet_by_plan(A: Tensor, E: Tensor, plans: Tensor | None) -> Pair:
 
 
 def _by_longest_plan(A: Tensor, E: Tensor, plans: Tensor, longest: Tensor) -> Pair:
-    """exp(A) and its derivative along E, for all matrices by the longest plan of any.
+    """exp(A) and its derivative along E, computed by one plan for the whole batch.
 
-    Both come from ordinary torch operations, so they can be differentiated again.
+    This is the longest plan that any of the matrices needs. Both results come from
+    ordinary torch operations, so they can be differentiated again.
     """
     end = len(products.plan_edges(A.dtype))
     unknown = (plans >= end).to(A.device)
@@ -215,8 +216,9 @@ class Exponential(torch.autograd.Function):
 class EagerExponential(Exponential):
     """A -> exp(A) with one output, for use when no torch.func transform is active.
 
-    It has no `setup_context` of its own, so torch does not inspect the signature at
-    every call. At n = 64 this saves 25 us of the 400 us of a forward and backward pass.
+    The inherited `setup_context` is replaced with torch's default, so torch does not
+    inspect the signature at every call. At n = 64 this saves 25 us of the 400 us of a
+    forward and backward pass.
     """
 
     setup_context = staticmethod(torch.autograd.Function.setup_context)

@@ -180,7 +180,7 @@ def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     """
     # numpy can read the numbers even while torch records a graph
     numbers = plans.numpy()
-    # for a single plan, the comparison is skipped, since it takes 5 us, as long as a
+    # for a single matrix, the comparison is skipped, since it takes 5 us, as long as a
     # small product
     if numbers.size == 1 or (numbers == numbers[0]).all():
         yield int(numbers[0]), None
@@ -246,11 +246,11 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     return S
 
 
-# A power Q of p is stored as S = Q - I, because a row of Q may have one entry near 1
-# while all others are tiny. In a product of Q with itself, the tiny terms would be
-# added to a number near 1 one by one, and every sum would be rounded. When Q itself was
-# stored, the error was 7.0e-14 for a rotation in one plane (n = 1024, angle 1,
-# float64).
+# The squarings compute powers Q of p(A / 2^s), and store each as S = Q - I. A row of Q
+# may have one entry near 1 while all others are tiny. In a product of Q with itself,
+# the tiny terms would be added to a number near 1 one by one, and every sum would be
+# rounded. When Q itself was stored, the error was 7.0e-14 for a rotation in one plane
+# (n = 1024, angle 1, float64).
 
 
 def _squared(S: Tensor, k: int) -> Tensor:
