@@ -86,8 +86,9 @@ def cayley_inverse(Q: Square) -> Square:
     eye = identity(X)
     inverse, info = torch.linalg.inv_ex(X + eye)
     A = 2 * eye - 4 * inverse
-    # The norm is taken before A is made skew. Near the eigenvalue -1, rounding gives A
-    # a huge Hermitian part, which (A - A^H) / 2 would remove.
+    # An eigenvalue of Q at a small distance from -1 becomes an eigenvalue of A of size
+    # 4 / distance. The norm is taken before A is made skew. Near the eigenvalue -1,
+    # rounding gives A a huge Hermitian part, which (A - A^H) / 2 would remove.
     distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
     # if LAPACK finds that X + I is singular, `inverse` is meaningless, and the distance
     # is 0

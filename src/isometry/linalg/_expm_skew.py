@@ -27,14 +27,20 @@ def expm_skew(
     that is not skew gives a meaningless result; if in doubt, call `check_skew`.
 
     The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Their
-    number depends on the largest angle, which is the spectral norm of $A$. Up to angle
-    0.065 in float32 (0.00045 in float64) the value costs 2 products and the gradient 3;
-    up to 0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.68 (0.875),
-    4 and 6. Beyond that, each doubling of the angle adds 1 product to the value and 2
-    to the gradient, or 3 from the second doubling on. From the third doubling on the
-    value is orthogonalized, by 2 products, and again after every eighth doubling.
-    Finding the angle may cost one more product, and device synchronizations; with
-    `norm_bound` it costs neither.
+    number depends on the largest angle, which is the spectral norm of $A$:
+
+    | angle up to (float32) | (float64) | products, value | products, gradient |
+    | --- | --- | --- | --- |
+    | 0.065 | 0.00045 | 2 | 3 |
+    | 0.36 | 0.0125 | 3 | 4 |
+    | 1.7 | | 4 | 5 |
+    | 3.68 | 0.875 | 4 | 6 |
+
+    Beyond the last row, each doubling of the angle adds a squaring. It costs 1 product
+    for the value and 2 for the gradient, or 3 from the second squaring on. With three
+    squarings or more, the value is orthogonalized at the end and after every eighth
+    squaring, by 2 products each time. Finding the angle may cost one more product, and
+    device synchronizations; with `norm_bound` it costs neither.
 
     A matrix with NaN or infinity, or with an angle above 1/eps (where rounding `A`
     alone rotates the result by a radian), gives NaN; the other matrices of the batch

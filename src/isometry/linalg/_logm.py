@@ -5,10 +5,10 @@ and $i \sin\theta$, with the same eigenvectors. Where no angle is near $\pi$,
 $\log Q = S f(C)$ with $f(\cos\theta) = \theta / \sin\theta$, by one Hermitian
 eigendecomposition of $C$. This works even if the decomposition mixes the eigenvectors
 of $\theta$ and $-\theta$, or of angles that are close to each other. The eigenspaces
-with large angles are split off. The threshold is between $\pi / 2$ and $2 \pi / 3$, and
-is chosen for each matrix. On these eigenspaces the logarithm of $-Q$ is computed, and
-$\pi J$ is added to make up for the minus sign; the eigenvalues of $J$ are $i$ times the
-signs of the sines.
+with angles near $\pi$ are treated separately: the logarithm of $-Q$ is computed there,
+and $\pi J$ is added to make up for the minus sign. The eigenvalues of $J$ are $i$ times
+the signs of the sines. Angles count as near $\pi$ above a threshold between $\pi / 2$
+and $2 \pi / 3$, which is chosen for each matrix.
 """
 
 import math
@@ -200,10 +200,11 @@ def _principal(Q: Tensor) -> Tensor:
     if not Q.is_complex():
         _check_determinant(sizes)
     ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
-    # `_split` finds a gap between the cosines. Rounding leaves entries of order
-    # eps / gap in the block of S that couples the eigenspaces on the two sides of the
-    # gap. Only the skew part of M is returned. This part, (S f(C) + f(C) S) / 2, is
-    # correct to first order in these entries. `ratio` holds the eigenvalues of f(C).
+    # M is S f(C), where `ratio` holds the eigenvalues of f(C). Only the skew part of M,
+    # (S f(C) + f(C) S) / 2, is returned. `_split` finds a gap between the cosines, and
+    # rounding leaves entries of order eps / gap in the block of S that couples the
+    # eigenspaces on the two sides of the gap. The skew part is correct to first order
+    # in these entries.
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
         if s > 0:

@@ -29,11 +29,12 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
 
     For skew $A$ we have $q_m(-A) = q_m(A)^H$, so $Q$ is orthogonal or unitary for every
     degree $m$ and every $s$, up to rounding. Degree 1 without squarings is the Cayley
-    map. With `squarings="auto"`, $s$ is the smallest number for which the value and the
-    derivative agree with those of exp up to the unit roundoff $u$. They agree if the
-    norm of $2^{-s} A$ is at most $\theta$, the smaller of 6 and the root of
-    $\theta^{2m} = u / ((2m+1)\, c_m)$ with $c_m = (m!)^2 / ((2m)!\, (2m+1)!)$. The norm
-    of $A$ is bounded by $\lVert A^j \rVert_1^{1/j}$ for powers that are needed anyway.
+    map. With `squarings="auto"`, $Q$ and its derivative equal $\exp A$ and its
+    derivative up to the unit roundoff $u$. For this, $s$ is the smallest number for
+    which the norm of $2^{-s} A$ is at most $\theta$. Here $\theta$ is the root of
+    $\theta^{2m} = u / ((2m+1)\, c_m)$ with $c_m = (m!)^2 / ((2m)!\, (2m+1)!)$, or 6 if
+    the root is larger. The norm of $A$ is bounded by $\lVert A^j \rVert_1^{1/j}$ for
+    powers that are needed anyway.
 
     Gradients are skew matrices. The error grows in proportion to $\lVert A \rVert$, as
     does the error of the exponential itself when $A$ is rounded. `"auto"` gives NaN if
@@ -85,7 +86,7 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
 
 @torch.no_grad()
 def pade_inverse(Q: Square, *, degree: int) -> Square:
-    r"""Skew matrix of smallest norm whose approximant $r_m$ is `Q`.
+    r"""Skew matrix of smallest norm whose Pade approximant of degree $m$ is `Q`.
 
     On the imaginary axis $r_m(ix) = e^{i\varphi(x)}$, and $\varphi$ is odd with
 

@@ -67,7 +67,7 @@ def polar(X: Matrix) -> Matrix:
 
 
 class PolarFactor(Function):
-    """X -> Q for tall or square X; eigenvalues and vectors of H are outputs too."""
+    """X -> Q for tall or square X, with the eigenvalues and eigenvectors of H."""
 
     generate_vmap_rule = True
 

@@ -56,7 +56,7 @@ def one_norm(A: Tensor) -> Tensor:
 
 def _square(Q: Tensor, s: Tensor) -> Tensor:
     """Q^(2^s), by repeated squaring."""
-    # the largest s of the batch; inside `vmap`, of the whole mapped batch
+    # the largest s of the batch, which inside `vmap` includes all mapped matrices
     steps = int(Maximum.apply(s.nan_to_num())) if s.numel() else 0
     for j in range(steps):
         Q = torch.where(j < s, Q @ Q, Q)
