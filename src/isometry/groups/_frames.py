@@ -93,8 +93,9 @@ class BodyFrame(AbstractFrame):
     each entry has its own average of squares.
     """
 
-    # The defect grows with the square root of the number of steps. In single precision
-    # it is 5.5e-7 after 128 steps (docs/theory/optimizers.md), so about 2e-7 after 16.
+    # The defect grows with the square root of the number of steps. In single precision,
+    # the defect divided by sqrt(n) is 5.5e-7 after 128 steps, according to
+    # docs/theory/optimizers.md. So it is about 2e-7 after 16 steps.
     polish_every = 16
 
     def __init__(self, group: "AbstractGroup") -> None:
