@@ -1,11 +1,12 @@
 r"""Compute the polynomials of `expm_skew`, bound their errors, and write `schemes.py`.
 
-    python -m tools.generate_schemes            # print the schemes and their bounds
+    python -m tools.generate_schemes            # print the table of schemes and bounds
     python -m tools.generate_schemes --write    # write schemes.py and the docs' table
 
-A scheme (see `_polynomial.py`) is fitted to $e^{ix}$ and to its derivative together, on
-$|x| \le \theta$: a polynomial that fits the value alone has a derivative up to
-degree$^2$ times worse at the ends, which would be a biased gradient.
+The docstring of `schemes.py` defines a scheme and its parts $L_j$, $R_j$ and $P_j$. A
+scheme is fitted to $e^{ix}$ and to its derivative together, on $|x| \le \theta$. If a
+polynomial fits the value alone, the error of its derivative can be degree$^2$ times as
+large at the ends of the interval, and gradients would be biased.
 
 *Two products* give every polynomial of degree 4,
 $p = I + c_1 A + (c_2 I + c_3 A + c_4 A^2) A^2$.
@@ -15,18 +16,18 @@ $P_3 = (A + \alpha A^2)(c_3 A^2 + c_5 A^4)$ has the terms in $A^3$, $A^5$ and $A
 final combination adds the other terms.
 
 *Four products* reach degree 16, but with fewer free coefficients than a general
-polynomial has, and there is no closed form. The starts below are from a random search:
-Levenberg--Marquardt from normally distributed coefficients, and then a choice of the
-constants in the factors for the least rounding error. From a start, Gauss--Newton steps
-in 34 digits converge to the least-squares fit nearby, which is the same on every
+polynomial has, and there is no closed form. The starts below are from a random search.
+It ran Levenberg--Marquardt from normally distributed coefficients, and then chose the
+constants in the factors that give the least rounding error. From a start, Gauss--Newton
+steps in 34 digits converge to the least-squares fit nearby, which is the same on every
 machine.
 
 The widest scheme of single precision is used as the search found it. For this scheme,
-the search went on with Lawson's weights, which minimize the maximum of both errors. The
-minimum is half of the maximum of a least-squares fit. Among several schemes with this
-minimum, the search chose the one with the least rounding error on random matrices. Its
-rounding error is still a fifth larger than that of the next smaller scheme, so there
-are both.
+the search went on with Lawson's weights, which minimize the larger of the two maximal
+errors. The result is half as large as for a least-squares fit. Among several schemes
+with this minimum, the search chose the one with the least rounding error on random
+matrices. Its rounding error is still a fifth larger than the rounding error of the
+scheme for the next smaller angle, so the library has both schemes.
 
 With $L_3 = R_3 = A^2 + a A^4$, $P_3$ is the square of a Hermitian matrix. This saves a
 product in the backward pass, but the scheme reaches only smaller angles. One factor of
@@ -34,13 +35,14 @@ each product has no multiple of $I$, so every product is small if $A$ is small, 
 diagonal of $\exp A$ is near 1 without cancellation.
 
 *The bound.* Write $p(ix) = e^{ix + h(x)}$. Then $p(A) = \exp(A + \Delta)$ with
-$\lVert \Delta \rVert_2 \le \max |h|$, and the derivative of $p$ at $A$ is the
-derivative of $\exp$ at $A + \Delta$ after $I + Dh$, with
+$\lVert \Delta \rVert_2 \le \max |h|$. The derivative of $p$ at $A$ applies $I + Dh$ to
+a direction, and then the derivative of $\exp$ at $A + \Delta$. Here
 $\lVert Dh \rVert \le \max |h'|$. The tables state $\max |h(x) / x|$, the relative
 backward error of the value, and $\max |h'|$, the backward error of the gradient. The
-maxima are taken at `POINTS` Chebyshev points. A function that is a polynomial of degree
-$d$, up to a negligible tail, exceeds its values there by a factor of at most
-$1 / \cos(\pi d / (2 \cdot$ `POINTS`$))$ [EZ64], which is included.
+maxima are taken at `POINTS` Chebyshev points. Between these points, a polynomial of
+degree $d$ exceeds its largest value at the points by a factor of at most
+$1 / \cos(\pi d / (2 \cdot$ `POINTS`$))$ [EZ64]. The tables include this factor for
+$d =$ `TAIL_DEGREE`, since the terms of higher degree are negligible.
 """
 
 import argparse
@@ -202,14 +204,17 @@ def free_coefficients(rows: Sequence[Row]) -> list[list[tuple[int, int]]]:
 
 
 def misfits(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf, tolerance: mp.mpf):
-    """Errors of value (times 4) and slope at a node, in units of `tolerance`."""
+    """Errors of value and slope at a node, in units of `tolerance`.
+
+    The error of the value has the weight 4.
+    """
     exact = mp.expj(theta * z)
     value, slope, *_ = evaluate(rows, z, theta)
     return 4 * (value - exact) / tolerance, (slope - 1j * exact) / tolerance
 
 
 def normal_equations(rows, free, theta: mp.mpf, tolerance: mp.mpf):
-    """J^T J and -J^T misfit over all nodes."""
+    """The matrix J^T J and the vector -J^T r, where r has the misfits at all nodes."""
     normal, right = mp.zeros(len(free)), mp.zeros(len(free), 1)
     for z in NODES:
         jac = jacobian(rows, z, theta)
@@ -287,8 +292,9 @@ def backward_errors(rows: Sequence[Row], theta: mp.mpf) -> tuple[mp.mpf, mp.mpf]
 def table(rows: Sequence[Row], theta: mp.mpf, code: str) -> Table:
     """The scheme with rows rounded to double, and bounds for its rounded coefficients.
 
-    Rows have coefficients of A / theta. The library converts them to coefficients of A
-    in the working precision. `code` is the precision's format character in `struct`.
+    Rows have coefficients of A / theta. The library converts them to coefficients of A,
+    and rounds these to its working precision. The bounds include this rounding. `code`
+    is the format character of the working precision in `struct`.
     """
     rounded = tuple(tuple(float(a) for a in row) for row in rows)
     used = []
@@ -335,7 +341,7 @@ MARK = "# everything below is written by tools/generate_schemes.py\n"
 
 
 def source() -> str:
-    """The tables of `schemes.py` below `MARK`, with a line of code for each row."""
+    """The part of `schemes.py` below `MARK`."""
     lines = ["# fmt: off", "SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {"]
     for precision, schemes in tables().items():
         lines.append(f"    torch.{precision}: (")

@@ -50,7 +50,7 @@ class KernelsHook(BuildHookInterface):
 
 
 def _build_module(root: Path) -> Any:
-    """The module `isometry._backend.build`, without its package, which needs torch."""
+    """Import `isometry._backend.build` alone, since its package would import torch."""
     sys.path.insert(0, str(root / "src"))
     package = types.ModuleType("isometry._backend")
     package.__path__ = [str(root / "src" / "isometry" / "_backend")]
