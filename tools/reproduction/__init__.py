@@ -2,5 +2,6 @@
 
 python -m tools.reproduction record RUNS   # thin finished runs into records/runs
 python -m tools.reproduction carry RUNS    # copy unfinished runs to records/unfinished
-python -m tools.reproduction page          # write docs/reproduction.md, its figures
+python -m tools.reproduction measure NAME  # make a small experiment, and record it
+python -m tools.reproduction page          # write the pages from records, and figures
 """

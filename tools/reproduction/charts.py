@@ -10,7 +10,7 @@ from isometry.lab.paper.tables import PAPER
 
 Records = Mapping[str, Mapping[str, Any]]
 
-# 55,000 images in batches of 128
+# number of batches of 128 in 55,000 images
 STEPS_PER_EPOCH = 430
 
 # titles of the experiments with pixels, by name
@@ -66,7 +66,7 @@ class Chart:
 
 
 def data(charts: Sequence[Chart]) -> dict[str, Any]:
-    """The plotted numbers, for a test that draws nothing."""
+    """The plotted numbers, which a test compares without drawing anything."""
     return {chart.name: asdict(chart) for chart in charts}
 
 
@@ -78,10 +78,9 @@ def of(records: Records, experiment: str) -> list[Mapping[str, Any]]:
 
 
 def experiment_of(name: str) -> str:
-    """The first part of the name of a run, up to its network.
+    """The experiment of a run: the part of its name before the network.
 
-    The runs that try to do better than the paper are an experiment of their own,
-    "beyond".
+    The runs that try to do better than the paper belong to the experiment "beyond".
     """
     words, at = _network_in(name)
     if note_of(name).startswith(("search-", "long-")):
@@ -90,7 +89,7 @@ def experiment_of(name: str) -> str:
 
 
 def note_of(name: str) -> str:
-    """The part of the name of a run that follows network and size."""
+    """The part of a run's name that follows the network and the size; often empty."""
     words, at = _network_in(name)
     return "-".join(words[at + 2 :])
 
@@ -310,7 +309,7 @@ def _processor(record: Mapping[str, Any]) -> str:
 
 
 def domain(records: Records) -> Iterator[Chart]:
-    """Whether coordinates leave the domain on which the exponential is one-to-one.
+    """Figures that show whether coordinates leave the domain where exp is one-to-one.
 
     Copying and MNIST have a figure each, since they differ in the number of steps.
     """
@@ -374,7 +373,7 @@ def remarks(runs: Sequence[Mapping[str, Any]]) -> Chart:
 def _dashed(
     runs: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Runs of one network share a colour and differ in their dashes."""
+    """Each run with its line style, which differs between runs of one network."""
     seen: dict[str, int] = {}
     for r in runs:
         nth = seen[model(r)] = seen.get(model(r), -1) + 1

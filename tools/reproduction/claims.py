@@ -34,7 +34,7 @@ class Claim:
 
 
 def _converges(experiment: str) -> Callable[[Records], str]:
-    """Whether every seed of ExpRNN is solved without becoming unstable."""
+    """Whether ExpRNN solves the task with every seed, and is never unstable."""
 
     def verdict(records: Records) -> str:
         start = f"{experiment}-exprnn-190"
@@ -54,7 +54,7 @@ def _converges(experiment: str) -> Callable[[Records], str]:
 
 
 def _unstable(name: str) -> Callable[[Records], str]:
-    """Whether a run has at least as many spikes as an unstable run has."""
+    """Whether a run is unstable, that is, has `UNSTABLE` spikes or more."""
 
     def verdict(records: Records) -> str:
         r = records.get(name)
@@ -68,7 +68,7 @@ def _unstable(name: str) -> Callable[[Records], str]:
 
 
 def _stays(experiment: str) -> Callable[[Records], str]:
-    """Whether the LSTM ends within a tenth of the baseline."""
+    """Whether the last loss of the LSTM is above 90 % of the baseline."""
 
     def verdict(records: Records) -> str:
         r = records.get(f"{experiment}-lstm-68")
@@ -82,7 +82,7 @@ def _stays(experiment: str) -> Callable[[Records], str]:
 
 
 def _alone(records: Records) -> str:
-    """Whether ExpRNN is solved at lag 2000, and no other network is."""
+    """Whether ExpRNN, and no other network, solves the task at lag 2000."""
     runs = of(records, "copying-2000")
     if len({r["config"]["model"] for r in runs}) < 2:
         return NOT_RUN
@@ -98,7 +98,7 @@ EPOCHS = (1, 5, 10)
 
 
 def _faster(experiment: str) -> Callable[[Records], str]:
-    """Whether ExpRNN 170 is ahead of the other orthogonal networks at equal epochs."""
+    """Whether ExpRNN 170 leads other orthogonal networks after equally many epochs."""
 
     def verdict(records: Records) -> str:
         ours = records.get(f"{experiment}-exprnn-170")
@@ -136,7 +136,7 @@ def _compared(
 
 
 def _accuracy(experiment: str) -> Callable[[Records], str]:
-    """Whether the best test accuracy of ExpRNN 170 is that of the paper's table."""
+    """Whether ExpRNN 170 reaches the test accuracy in the paper's table."""
 
     def verdict(records: Records) -> str:
         r = records.get(f"{experiment}-exprnn-170")
@@ -152,7 +152,7 @@ def _accuracy(experiment: str) -> Callable[[Records], str]:
 
 
 def _speech(records: Records) -> str:
-    """Whether ExpRNN has the least error on the sample, for the paper's target."""
+    """Whether ExpRNN predicts the next frame of the sample with the least error."""
     runs = [r for r in of(records, "timit-sample") if r["name"].endswith("-next")]
     if len(runs) < 2:
         return NOT_RUN

@@ -1,9 +1,10 @@
 """Definitions of success and failure, fixed before the runs were made.
 
 *Solved*: the validation loss is below 1 % of the baseline and stays there for 200
-steps; a run may stop then. *Spike*: a training loss that is more than twice the median
-of the 50 steps before it, and above 1 % of the baseline; a spike lasts until the loss
-is below that line again. *Unstable*: three spikes or more, counted from step 100 on.
+steps. A run may stop then. *Spike*: a training loss that is more than twice the median
+of the 50 steps before it, and above 1 % of the baseline. A spike ends when the loss
+is no longer above the limit that it exceeded at the start of the spike. *Unstable*:
+three spikes or more, counted from step 100 on.
 """
 
 from collections.abc import Sequence
@@ -19,12 +20,12 @@ UNSTABLE = 3
 
 @dataclass(frozen=True)
 class Spikes:
-    """How often and how far a training loss jumped.
+    """How many spikes a training loss has, and how large they are.
 
     Attributes:
-        count: number of jumps; a long jump counts once.
-        steps: number of steps that are part of a jump.
-        worst: largest ratio of a loss to the median before it.
+        count: number of spikes; a long spike counts once.
+        steps: number of steps that are part of a spike.
+        worst: largest ratio of a loss to the median of the 50 steps before it.
     """
 
     count: int
@@ -33,26 +34,26 @@ class Spikes:
 
     @property
     def unstable(self) -> bool:
-        """Whether there are three jumps or more."""
+        """Whether there are three spikes or more."""
         return self.count >= UNSTABLE
 
 
 def spikes(losses: Sequence[float], baseline: float) -> Spikes:
-    """The jumps of a training loss.
+    """The spikes of a training loss.
 
     Args:
         losses: the loss of every step, from the first.
         baseline: baseline loss of the task.
 
     Returns:
-        Number and size of the jumps.
+        Number and size of the spikes.
     """
     count, steps, worst, line = 0, 0, 0.0, None
     for t in range(FIRST, len(losses)):
         loss = losses[t]
         before = median(losses[t - WINDOW : t])
         worst = max(worst, loss / before)
-        # inside a jump, compare with the line that the loss crossed at its start
+        # inside a spike, compare with the limit that the loss exceeded at its start
         limit = max(FACTOR * before, FLOOR * baseline) if line is None else line
         if not loss > limit:
             line = None

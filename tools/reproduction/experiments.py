@@ -19,7 +19,8 @@ FOLDER = Path("records") / "experiments"
 
 SIZES = (64, 128, 256, 512, 1024)
 
-# sequences, and time steps of each, of the recurrent layer; rows of the linear one
+# number and length of the sequences for the recurrent layer, and number of rows of the
+# input of the linear layer
 BATCH, TIMES, ROWS = 128, 100, 4096
 
 
@@ -76,12 +77,12 @@ def _step(layer: nn.Module, x: Tensor) -> Call:
 def cayley(*, n: int = 32, steps: int = 4000) -> dict[str, Any]:
     """Fit a rotation that turns one plane by pi, with Cayley's map and with exp.
 
-    The loss is the mean of squares of Q - T. Both begin at the identity and use Adam
-    with the same rate.
+    The loss is the mean squared error of the weight. Both fits begin at the identity
+    and use Adam with the same rate.
 
     Args:
         n: size of the rotation.
-        steps: of the optimizer.
+        steps: number of steps of the optimizer.
 
     Returns:
         For each map the steps, the losses and the largest eigenvalues of the

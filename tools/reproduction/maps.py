@@ -36,9 +36,9 @@ Curves = dict[str, dict[str, list[float]]]
 
 
 def maps(*, n: int = 512, steps: int = 400) -> dict[str, Any]:
-    """Fit a rotation with Adam, with each map, in turns.
+    """Fit two rotations with Adam, with each map, in turns.
 
-    All angles of the rotation are up to 1, and then up to pi.
+    The first rotation has angles up to 1, and the second has angles up to pi.
 
     Args:
         n: size of the rotations.
@@ -90,7 +90,10 @@ def _rotation(n: int, largest: float) -> Tensor:
 
 
 def _fit(target: Tensor, options: Mapping[str, Any]) -> Step:
-    """A step of Adam on the mean of squares of W - T, from the identity."""
+    """A function that makes a step of Adam on the mean squared error of the weight.
+
+    The weight starts at the identity.
+    """
     n = target.shape[-1]
     layer = nn.Linear(n, n, bias=False)
     with torch.no_grad():
@@ -125,7 +128,10 @@ def _layer(retraction: str) -> ExpRNN:
 
 
 def _copy(task: CopyingTask, layer: ExpRNN) -> Step:
-    """A step of RMSprop, with a tenth of the rate for the recurrent weight."""
+    """A function that makes a step of RMSprop on the copying task.
+
+    The rate of the recurrent weight is a tenth of the other rate.
+    """
     torch.manual_seed(SEED)
     head = nn.Linear(HIDDEN, task.output_size)
     recurrent = [p for name, p in layer.named_parameters() if "weight_hh" in name]
@@ -149,7 +155,7 @@ def _copy(task: CopyingTask, layer: ExpRNN) -> Step:
 
 
 def _train(contenders: Mapping[str, Step], steps: int, *, every: int = 10) -> Curves:
-    """Train all contenders in turns, and keep the median losses of groups of steps.
+    """Train all contenders in turns, and keep the median loss of every few steps.
 
     Seconds are processor time, so other programs on the machine do not count.
     """

@@ -234,7 +234,7 @@ def _runs_table(records: Records) -> str:
 
 
 def _minutes(summary: Mapping[str, Any]) -> str:
-    """Minutes of processor time, or minutes of the clock, marked by an asterisk."""
+    """Minutes of processor time, or of the clock (with an asterisk) if unknown."""
     if cpu := summary.get("cpu_seconds"):
         return f"{cpu / 60:.0f}"
     return f"{summary['seconds'] / 60:.0f}\\*"

@@ -21,16 +21,17 @@ SEEDS = (1, 2, 3, 4, 5)
 # the seed with which the rate is chosen for the fixed base; it is not in `SEEDS`
 TRIAL_SEED = 0
 
-# A number of steps that no run reaches. ExpRNN has a base of its own only if the base
-# may move; so the two contenders differ only in whether it does.
+# A number of steps that no run reaches. ExpRNN has a base only if `rebase_every` is
+# set, so the contender with a fixed base sets it to this number. The two contenders
+# then differ only in whether the base moves.
 NEVER = 10**9
 
-# a model, and its loss at a step
+# a model, and a function from the number of a step to the loss of the model
 Problem = tuple[nn.Module, Callable[[int], Tensor]]
 
 
 def procrustes(n: int, seed: int, every: int | None) -> Problem:
-    """Fit a random rotation to what it does to 2 n vectors, from the identity."""
+    """Recover a random rotation from its effect on 2 n vectors."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(2 * n, n, generator=generator)
     y = x @ SO(n).random(generator=generator).mT
@@ -75,7 +76,7 @@ def copying(n: int, seed: int, every: int | None) -> Problem:
 
 
 def pixels(n: int, seed: int, every: int | None) -> Problem:
-    """Name digits from 14 x 14 permuted pixels, four at a time, with ExpRNN."""
+    """Classify digits of 14 x 14 permuted pixels, read four at a time, with ExpRNN."""
     images, labels = _digits(seed)
     order = torch.randperm(196, generator=torch.Generator().manual_seed(92916))
     x = images[:, order].reshape(-1, 49, 4).transpose(0, 1)
@@ -90,7 +91,7 @@ def pixels(n: int, seed: int, every: int | None) -> Problem:
 
 
 def autoencoder(n: int, seed: int, every: int | None) -> Problem:
-    """Code 14 x 14 digits by n numbers, with three orthogonal layers."""
+    """Encode digits of 14 x 14 pixels as n numbers, with three orthogonal layers."""
     images, _ = _digits(seed)
     torch.manual_seed(seed)
     model = nn.Sequential(
@@ -132,7 +133,7 @@ def _digits(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _rows(step: int, number: int, batch: int, seed: int) -> Tensor:
-    """Rows of a batch: each epoch has an order of its own."""
+    """Indices of the images in a batch; each epoch has a random order of its own."""
     epoch, place = divmod(step * batch, number)
     generator = torch.Generator().manual_seed(1000 * seed + epoch)
     return torch.randperm(number, generator=generator)[place : place + batch]
@@ -164,12 +165,12 @@ RATES = {
 def rebase(*, steps: int = STEPS, seeds: tuple[int, ...] = SEEDS) -> dict[str, Any]:
     """Train each problem with each optimizer, with a fixed base and a moving one.
 
-    Both have the same data, first weights and rate: the best of three for the fixed
-    base, with a seed that is not counted.
+    Both bases get the same data, initial weights and rate. The rate is the best of
+    three for the fixed base, found with `TRIAL_SEED`.
 
     Args:
-        steps: of the optimizer.
-        seeds: of the data and of the first weights.
+        steps: number of steps of the optimizer.
+        seeds: seeds of the data and of the initial weights.
 
     Returns:
         A row for each problem, size and optimizer: the rate, and for both bases the
@@ -223,7 +224,7 @@ def _train(  # noqa: PLR0917 - the coordinates of a run, in order
     seed: int,
     every: int | None,
 ) -> list[float]:
-    """Mean losses of ten steps each; infinite once a loss is not finite."""
+    """Mean loss of every ten steps, or infinity where it is not finite."""
     make, _, ratio = PROBLEMS[name]
     torch.manual_seed(seed)
     model, loss_at = make(n, seed, every)

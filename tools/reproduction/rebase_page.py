@@ -54,13 +54,13 @@ def table(record: Record) -> str:
 
 
 def _seeds(losses: Sequence[float]) -> str:
-    """Median and range."""
+    """Median and range of the final losses of all seeds, as text."""
     median = statistics.median(losses)
     return f"{median:.2g} ({min(losses):.2g} to {max(losses):.2g})"
 
 
 def verdict(fixed: Sequence[float], moving: Sequence[float]) -> str:
-    """Where the median with a moving base lies: below, in or above the other range."""
+    """Compare the median loss of the moving base with the range of the fixed base."""
     median = statistics.median(moving)
     if median < min(fixed):
         return "better"
@@ -102,7 +102,7 @@ def _paint(panel: Any, rows: Sequence[Record]) -> None:
     if high > 100 * low:
         panel.yaxis.set_major_formatter(lambda loss, _: power(loss))
     else:
-        # one decade may have no power of ten in it
+        # a short axis may contain no power of ten, so also label 2 and 5 times a power
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
     panel.yaxis.set_minor_formatter("")

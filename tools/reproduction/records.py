@@ -29,7 +29,7 @@ PLACES = ("root", "command")
 
 
 def record(run: Run) -> dict[str, Any]:
-    """A run in a few kilobytes.
+    """The record of a run: all that the page needs, in a few kilobytes.
 
     Args:
         run: a run that has ended.
@@ -53,7 +53,7 @@ def record(run: Run) -> dict[str, Any]:
     }
     for split in ("validation", "test"):
         thin[split] = evaluations(run, split)
-    # all steps, not only the points of the curve: a jump may be short
+    # look at all steps, not only at the points of the curve: a spike may be short
     if baseline is not None and config["log_every"] == 1:
         jumps = spikes(losses, baseline)
         thin["spikes"] = {
@@ -74,7 +74,7 @@ def without_places(command: str) -> str:
 
 
 def thinned(steps: Sequence[float], losses: Sequence[float]) -> dict[str, list[float]]:
-    """Medians of a training loss over equal parts, with the range of each part."""
+    """Medians of a training loss over equal parts of a run, and the range in each."""
     y = list(losses)
     points = figures.thinned(Curve(list(steps), y, y, y), POINTS)
     return dict(zip(("step", "median", "low", "high"), points, strict=True))
@@ -88,7 +88,7 @@ def evaluations(run: Run, split: str) -> dict[str, list[Any]]:
 
 
 def rounded(value: Any) -> Any:
-    """The same structure, with all floats rounded to five digits."""
+    """A copy of nested lists and dictionaries, with floats rounded to five digits."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):
@@ -123,8 +123,9 @@ def write(folders: Sequence[Path], out: Path = FOLDER) -> list[Path]:
 def carry(folders: Sequence[Path], out: Path = UNFINISHED) -> list[Path]:
     """Copy the folders of unfinished runs, so that another machine can continue them.
 
-    Otherwise hours of training are lost with a machine. To continue, copy a folder back
-    and call `isometry train --resume` at the commit in its environment.json.
+    Without these copies, hours of training are lost if the machine is lost. To continue
+    a run, copy its folder back and call `isometry train --resume` at the commit that is
+    named in its environment.json.
 
     Args:
         folders: folders of runs.
