@@ -220,9 +220,9 @@ def timit_splits(paths: Sequence[PurePath]) -> Splits:
     """The splits of TIMIT that the paper uses.
 
     The sentences sa1 and sa2, which all speakers read, are in none of the three sets.
-    Those of test speakers are in `padding`. For training, the paper's code drops every
-    path that contains "sa", and so does this function. Thus 3640 training recordings
-    remain instead of 3696.
+    The recordings of these sentences by test speakers are only in `padding`. For
+    training, the paper's code drops every path that contains "sa", and so does this
+    function. Thus 3640 training recordings remain instead of 3696.
 
     Args:
         paths: paths of recordings, relative to the folder of the corpus, such as
