@@ -350,7 +350,7 @@ class Registry(Generic[Thing]):
         except (AttributeError, ModuleNotFoundError, TypeError, ValueError) as error:
             if not _is_missing(module, error):
                 # The user's module raised the error, so the user needs a traceback. The
-                # command line prints one only if the error has a note.
+                # command line prints one if the error has a note.
                 error.add_note(f"isometry: raised by the import of {module}")
                 raise
             raise ValueError(
