@@ -36,8 +36,8 @@ def add_tasks(
     """Make a parser accept a task, and options of the command, task and training.
 
     Options may precede or follow the task. A user's own task must be imported before
-    its options are known. Therefore the words after the task are parsed later, by the
-    function that the parsed arguments hold as `parse_task`.
+    its options are known. Therefore the words after the task are parsed later: the
+    parsed arguments have an attribute `parse_task`, a function that parses them.
 
     Args:
         parser: parser of a command.
@@ -147,8 +147,8 @@ def main(options: argparse.Namespace) -> int:
     typed = values.keys() - {"task"}
     try:
         if folder is not None:
-            # check first, since an option of a user's task may have the same name as a
-            # parameter of `resume`
+            # Check the names before calling `resume`: an option of a user's task may
+            # have the same name as a parameter of `resume`, such as `folder`.
             check_changes(values)
             outcome = resume(folder, trust=trust, **values)
         else:
@@ -157,8 +157,8 @@ def main(options: argparse.Namespace) -> int:
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         if hasattr(error, "__notes__"):
             raise
-        # An error about an existing run can name options that are not on the command
-        # line. Spell these as on the command line, too.
+        # An error about an existing run can name options that the user did not type.
+        # Spell these options as on the command line, too.
         about_run = isinstance(error, RunError) or folder is not None
         names = {f.name for f in fields(Training)} if about_run else set()
         message = as_typed(str(error), names | typed)

@@ -42,10 +42,10 @@ _REASONS = {
     "config": "give the options directly",
 }
 
-# The largest value of `lr`, `lr_ratio`, `solved` and `clip_norm`. The learning rate of
-# the orthogonal weight is `lr * lr_ratio`, at most 1e30. Optimizers divide this rate by
-# numbers such as 0.001, and torch raises if the quotient exceeds 3.4e38, the range of
-# float32.
+# The largest value of `lr`, `lr_ratio`, `solved` and `clip_norm`. With this limit, the
+# learning rate of the orthogonal weight, `lr * lr_ratio`, is at most 1e30. Optimizers
+# divide the rate by numbers such as 0.001, and torch raises an error if the quotient
+# exceeds 3.4e38, the largest float32.
 LARGEST = 1e15
 
 _COUNTS = (
@@ -239,8 +239,8 @@ class Config:
         command = self.command
         for name in reset.keys() | options.keys():
             word = option_of(name).removeprefix("--")
-            # matches the option and its value; the value, if any, has no spaces and no
-            # leading hyphen
+            # Match the option and its value. A value has no spaces and no leading
+            # hyphen, and a flag has no value.
             pattern = rf" --(no-)?{word}( [^- ]\S*)?(?= |$)"
             command = re.sub(pattern, "", command)
         if command:

@@ -119,7 +119,7 @@ def make_model(
 
     Args:
         config: config of the run.
-        trust: as in `build`.
+        trust: which classes may be imported, as in `build`.
 
     Returns:
         The task, the recipe of the network, and the network.
@@ -160,7 +160,7 @@ def check_model(training: Training, *, trust: Trust) -> None:
 
     Args:
         training: has the name of the network and its options.
-        trust: as in `build`.
+        trust: which classes may be imported, as in `build`.
     """
     NETWORKS.find(training.model, trust=trust)
     if sizes := sorted(training.model_options.keys() & _SIZES):
@@ -170,7 +170,8 @@ def check_model(training: Training, *, trust: Trust) -> None:
         )
 
 
-# renamed options of networks: the old names, which old runs may have, and the new names
+# Options of networks that have been renamed, keyed by their old names. The configs of
+# old runs still have the old names.
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # parameters of a network's constructor that are not options for the user
@@ -187,8 +188,8 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
     except (TypeError, ValueError) as error:
         options = training.model_options
         if not options and training.model not in NETWORKS.ours:
-            # The error is in the user's class. The command line prints a traceback for
-            # an error with a note.
+            # The error is in the user's class, so the user needs a traceback. The
+            # command line prints one if the error has a note.
             error.add_note(f"isometry: raised by the constructor of {training.model}")
         if not options or isinstance(error, ValueError):
             raise
@@ -211,8 +212,8 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
         signature = inspect.signature(kind.__init__).parameters.values()
         variable = [p.name for p in signature if p.kind is p.VAR_KEYWORD]
         names += [p.name for p in signature if p.kind is not p.VAR_POSITIONAL]
-        # only a class with **kwargs, such as a torch layer, can pass options on to its
-        # base class; for any other class, stop here
+        # A class with **kwargs, such as a torch layer, passes further options on to its
+        # base class. Any other class has no further options, so stop there.
         if not variable:
             break
         names.remove(variable[0])
@@ -224,7 +225,7 @@ def make_task(config: Config, *, trust: Trust) -> AbstractTask:
 
     Args:
         config: config of the run.
-        trust: as in `build`.
+        trust: which classes may be imported, as in `build`.
 
     Returns:
         The task.

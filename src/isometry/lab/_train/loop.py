@@ -235,9 +235,9 @@ class Trainer:
         """Measure the model on the validation and the test sequences.
 
         Args:
-            measure: a function of the model, the split, and the number of sequences in
-                a batch. This model takes inputs and returns outputs on the CPU, where
-                the answers are.
+            measure: called with the model, the split, and the number of sequences in
+                a batch. The model returns its outputs on the CPU, where the answers
+                are.
 
         Returns:
             The results of `measure`, keyed by split.

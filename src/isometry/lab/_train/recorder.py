@@ -44,8 +44,8 @@ def pack(
     plain = []
     for i, optimizer in enumerate(optimizers):
         packed = optimizer.state_dict()
-        # JSON turns the integer keys of this dictionary into strings; `unpack` turns
-        # them back into integers
+        # JSON turns the integer keys of `values` into strings, and `unpack` turns them
+        # back into integers
         values: dict[int, dict[str, Any]] = {index: {} for index in packed["state"]}
         for index, entries in packed["state"].items():
             for name, value in entries.items():
@@ -167,8 +167,8 @@ class Events:
         for path in folder.glob("events.out.*"):
             path.unlink()
         self.writer = Writer(str(folder))
-        # the time of an event is this start plus the training time so far, as if the
-        # run had never been interrupted
+        # The time of an event is `start` plus the training time so far. Thus the curves
+        # of a resumed run have no gaps.
         self.start = time.time() - max((r["seconds"] for r in records), default=0.0)
         for record in records:
             self.write(record)

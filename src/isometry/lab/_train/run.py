@@ -97,8 +97,9 @@ def resume(
 
     Raises:
         RunError: if the folder does not hold a run; if the run is damaged, has
-            diverged, or is being written by another process; or if it has ended, and
-            the options change something but do not ask for more steps.
+            diverged, or is being written by another process; if the run has ended, and
+            the options change something but do not make the run continue; or if the
+            options change the number of steps while the learning rates decay.
         ValueError: if an option may not change, or `trust` does not allow a class.
     """
     folder = Path(folder)
@@ -181,7 +182,7 @@ def load_model(
 
 @contextlib.contextmanager
 def _setup(config: Config, *, trust: Trust) -> Iterator[tuple[Experiment, Ranks]]:
-    """Set up the process group for the block, and build the experiment.
+    """Set up the process group, and build the experiment, for a `with` block.
 
     Errors that would prevent the first step are raised here, before any file is
     written. Inside the block, torch uses the number of threads in the config.
@@ -255,8 +256,8 @@ def _train_to_end(trainer: Trainer) -> RunOutcome:
             f"then resume the run: {again}"
         ) from error
     except (ValueError, TypeError) as error:
-        # This is not an error in the options. The command line prints a traceback for
-        # an error with a note.
+        # The options were checked before, so this error is not about them, and the user
+        # needs a traceback. The command line prints one if the error has a note.
         step = trainer.state.step + 1
         error.add_note(f"isometry: raised in step {step} of the run")
         raise
