@@ -159,8 +159,8 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return make(TASKS.known[name], options).about()
     except (KeyError, TypeError, ValueError, AttributeError, OSError):
-        # the task is not registered, its options are from another version, or its data
-        # is not on this machine
+        # The task is not registered, its options are from another version, or its data
+        # is not on this machine. Use the description in `config.json` instead.
         pass
     stored = config.get("about")
     stored = stored if isinstance(stored, Mapping) else {}

@@ -199,7 +199,7 @@ def _words(quantity: Quantity) -> str:
 
 
 def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: "Axes") -> None:
-    """Draw each group as a line with a shaded band, and the baseline dotted."""
+    """Draw each group as a line with a band, and the baseline as a dotted line."""
     what, split, against, baseline = quantity
     values: list[float] = []
     for group, look in zip(groups, looks(groups), strict=True):
@@ -278,7 +278,7 @@ def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
 def power(y: float) -> str:
     """The power of ten nearest to `y`, as Unicode text.
 
-    Browsers misplace the exponents of mathtext.
+    By default, matplotlib writes exponents as mathtext, which browsers misplace.
     """
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     exponent = round(math.log10(y))

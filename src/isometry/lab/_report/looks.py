@@ -70,8 +70,8 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
         groups: the groups of one figure.
 
     Returns:
-        A look for each group. If labels would be equal, options are added to tell them
-        apart; if that is not enough, seeds; and if necessary, names of folders.
+        A look for each group. Options are added to labels that would otherwise be
+        equal. Seeds are added if labels are still equal, and then names of folders.
     """
     labels = [_label(group) for group in groups]
     options = _options_of(groups)

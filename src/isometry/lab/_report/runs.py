@@ -222,9 +222,10 @@ def _lines(path: Path) -> tuple[Record, ...]:
     return tuple(records)
 
 
-# Entries of `config.json` in which the runs of a group may differ: the seed, and
-# entries that do not affect training. `task_options` is included, because all runs of
-# an experiment already agree on the task options that affect results.
+# Entries of `config.json` in which the runs of a group may differ: the seed, entries
+# that hardly affect results, and entries that follow from others, such as `recipe`.
+# `task_options` is included, because all runs of an experiment already agree on the
+# task options that affect results.
 MAY_DIFFER = {
     "seed",
     "command",
@@ -267,7 +268,10 @@ class SeedGroup:
 
     @property
     def sound(self) -> tuple[Run, ...]:
-        """The runs that curves show: those that did not diverge or, if all did, all."""
+        """The runs over which curves are averaged: all that did not diverge.
+
+        If every run diverged, these are all runs.
+        """
         sound = tuple(run for run in self.runs if run.status != "diverged")
         return sound or self.runs
 
@@ -317,7 +321,7 @@ class SeedGroup:
         for run in self.sound:
             steps, y = run.curve(what, split)
             places, _ = run.curve(what, split, against=against)
-            # if the axis shows seconds, leave out a run whose records lack them
+            # if the axis shows seconds, leave out a run whose records have no seconds
             if len(places) == len(steps):
                 for step, place, value in zip(steps, places, y, strict=True):
                     points.setdefault(step, []).append((place, value))

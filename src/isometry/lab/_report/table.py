@@ -168,7 +168,7 @@ def word_for(metric: str) -> str:
 def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
     """For each column heading, the function that reads that column's number from a run.
 
-    The number that the paper compares comes first.
+    The number by which runs are compared comes first, where `RESULT` expects it.
     """
     metric, headings = experiment.metric, experiment.headings
     others = {
