@@ -80,7 +80,8 @@ def perform(
         prepare: returns the runs, their folder and the engine, or raises.
         again: a sentence that tells the user how to resume after an interruption.
         dry_run: whether to print the commands without running them.
-        typed: names of the options on the command line, as in `as_typed`.
+        typed: names of the options on the command line. Error messages spell these as
+            `--hidden-size`, not `hidden_size`.
 
     Returns:
         The exit code.

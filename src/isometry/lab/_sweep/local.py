@@ -134,9 +134,10 @@ def _message(child: _Child) -> str:
 
 
 def _terminate(children: Iterable[_Child]) -> None:
-    # Sending SIGTERM twice does no harm. A run that is training only records the
-    # signal, and stops after its step. Before and after training, the signal ends the
-    # process at once, and the run can still be resumed.
+    # A child may get SIGTERM twice, from `run_all` and from `_ended`, which does no
+    # harm. A run that is training only records the signal, and stops after its step.
+    # Before and after training, the signal ends the process at once, and the run can
+    # still be resumed.
     for child in children:
         child.process.terminate()
 

@@ -37,7 +37,7 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
     run uses one thread, so that its results do not depend on the number of cores.
 
     Args:
-        task: name of the task. If None, the error lists all tasks.
+        task: name of the task. None raises an error that lists all tasks.
         values: options of `isometry train`, keyed by name. A list holds several values.
             The options of the network are in `model_options`.
 
@@ -195,7 +195,7 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
     for path, value in options.items():
         if len(path) == 2:
             values.setdefault("model_options", {})[path[1]] = value
-        # leave out a size of None, so that the network gets its default size
+        # leave out options that are None, so that they get their defaults
         elif value is not None:
             values[path[0]] = value
     size = _size(read(values)[0])

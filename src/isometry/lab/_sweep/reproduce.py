@@ -111,7 +111,10 @@ def _planned(options: argparse.Namespace) -> list[PlannedRun]:
 def _chosen(
     runs: Sequence[PlannedRun], only: Sequence[str] | None, skip: Sequence[str]
 ) -> list[PlannedRun]:
-    """The runs named in `only`, in that order, or else all; without those in `skip`."""
+    """The runs named in `only`, in that order, without the runs named in `skip`.
+
+    If `only` is None, it stands for all runs.
+    """
     by_name = {run.name: run for run in runs}
     for option, names in (("runs", only or ()), ("skip", skip)):
         if unknown := [name for name in names if name not in by_name]:

@@ -179,7 +179,8 @@ def work(folder: Path, config: Config) -> str:
                 resume(folder, trust=(config.task, config.training.model))
             else:
                 train(config, folder)
-        # catch every error, since the other runs must continue; the user gets a message
+        # Catch every error, since the other runs must continue. The returned message
+        # tells the user about it.
         except Exception as error:  # noqa: BLE001 - see above
             known = (RunError, ValueError, TypeError, FileNotFoundError)
             if isinstance(error, known) and not hasattr(error, "__notes__"):
