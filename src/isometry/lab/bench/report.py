@@ -91,8 +91,8 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 # How the line of each contender is drawn. All colours except grey and yellow are from
-# the palette of [Wong 2011], which colour-blind readers can tell apart. Our own
-# lines all have the same colour, which stands out.
+# B. Wong's palette (Nature Methods, 2011), which colour-blind readers can tell apart.
+# Our own lines all have the same colour, which stands out.
 OUR_COLOUR = "#d55e00"
 LOOKS: dict[str, dict[str, Any]] = {
     bench.OURS: {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},

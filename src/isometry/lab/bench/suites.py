@@ -65,9 +65,10 @@ def _geotorch() -> list[str]:
 
 BATCH = 64
 
-# Learning rate of the timed steps. A step takes the same time at every rate. At 1e-3,
-# all timed steps together would change each coordinate by more than its absolute value.
-# At this tiny rate, the coordinates hardly change.
+# Learning rate in the suites "layer" and "recurrent". The time of an exponential
+# depends on the norm of its coordinates, so the coordinates should hardly change while
+# steps are timed. At 1e-3, all timed steps together would change each coordinate by
+# more than its absolute value.
 RATE = 1e-6
 
 

@@ -61,9 +61,9 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
-            # Wait, because the threads of the previous contender keep spinning for a
-            # while. Without a pause, SciPy's threads doubled the time of the next
-            # contender.
+            # Wait, because the threads of the previous contender keep cores busy for a
+            # while after its last call. Without this pause, SciPy's threads doubled the
+            # time of the next contender.
             time.sleep(0.1)
             if repeats[name] > 1:
                 call()
