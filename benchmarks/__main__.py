@@ -161,7 +161,7 @@ def main() -> None:
         "kernels": lambda: measure_kernels(options.rounds),
         **{name: partial(measure_part, name, options.rounds) for name in MODULES},
         "quality": lambda: measure_quality(options.data),
-        # last, because from then on the process keeps the memory that it has freed
+        # this part is last, because it makes the process keep the memory that it frees
         "training": lambda: measure_training(options.data, options.rounds),
     }
     for name, measure in parts.items():

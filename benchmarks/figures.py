@@ -91,7 +91,7 @@ def _error(axes: Axes, rows: Sequence[dict[str, Any]], what: str, n: int) -> Non
 
 
 def save(figure: Any, path: Path, bottom: float = 0.0) -> None:
-    """Write a figure with a light grid; `bottom` is the part left for a legend."""
+    """Write a figure with a light grid; `bottom` is the fraction left for a legend."""
     for axes in figure.axes:
         _clean(axes)
     figure.tight_layout(rect=(0, bottom, 1, 1))

@@ -32,7 +32,7 @@ def _bars(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
             [1e3 * row["seconds"][name] for name in names],
             height=0.9 * height,
             color=[LOOKS[name]["color"] for name in names],
-            # colours go from light at the start to full at the largest norm
+            # colours go from light at the smallest norm to full at the largest
             alpha=(i + 1) / len(rows),
         )
     axes.set_yticks(range(len(names)), names, fontsize=8.5)
@@ -79,7 +79,7 @@ def _ratios(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def quality(part: dict[str, Any], path: Path) -> None:
-    """Test error against seconds and against steps: mean and range over seeds."""
+    """Draw the test error against seconds and steps: mean and range over seeds."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.4), sharey=True)
     names = list(dict.fromkeys(run["name"] for run in part["runs"]))
     for name in names:

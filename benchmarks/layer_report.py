@@ -14,7 +14,7 @@ MUST_TORCH = 4.0
 MUST_CAYLEY = 1.4
 MUST_NETWORK = 1.7
 MUST_TALL = 50.0
-# limit in megabytes of 2^20 bytes
+# limit on the peak memory of a tall weight, in megabytes of 2^20 bytes
 MUST_MEMORY = 200.0
 
 MB = 2**20
@@ -91,8 +91,8 @@ def step_section(part: dict[str, Any]) -> str:
         (layers.OURS, layers.TORCH_CAYLEY, MUST_CAYLEY),
     ):
         ratios = quotients(rows, over, under)
-        # theirs / ours says how many times faster ours is, and must be large; ours /
-        # theirs says how many times slower it is, and must be small
+        # The ratio theirs / ours says how many times faster ours is, and must be large.
+        # The ratio ours / theirs says how many times slower ours is, and must be small.
         least = under == layers.OURS
         held = [r >= must if least else r <= must for r, _ in ratios]
         limits.append(

@@ -161,7 +161,10 @@ def measure_memory(
 
 
 def measure(*, rounds: int, say: Progress) -> dict[str, Any]:
-    """Measure everything about layers. Most batches of the network are at norm 3."""
+    """Measure everything about layers.
+
+    The network is timed with every batch at norm 3, and with batch 4096 at all norms.
+    """
     step = measure_layer(norms=NORMS, rounds=rounds, say=say)
     nets = [
         measure_network(batch, NETWORK, norm=3.0, rounds=min(rounds, 5), say=say)

@@ -21,7 +21,8 @@ MUST_GEOOPT = 2.0
 # which the clock stops
 BROCKETT = (200, 10)
 GOAL = 1e-6
-# in a grid of 8 rates and 6 momenta, 0.07 was the best rate, but is barely stable
+# In a grid of 8 rates and 6 momenta, 0.07 was the best rate, but it is barely stable.
+# So the rate is a little smaller.
 DESCENT: dict[str, Any] = {"lr": 0.06, "momentum": 0.93}
 # size n and number of steps of the Procrustes problem in SO(n) in the figure
 PROCRUSTES = 64
@@ -179,7 +180,8 @@ def measure_curves() -> dict[str, dict[str, list[float]]]:
     for name, every in (("parametrization", None), ("dynamic trivialization", 1)):
         model = Rotation(n)
         isometry.constrain(model, "Q", SO(n), rebase_every=every)
-        # a coordinate sets two entries of the skew matrix, which doubles its gradient
+        # halve the rate: a coordinate sets two entries of the skew matrix, so its
+        # gradient is twice as large
         sgd = torch.optim.SGD(model.parameters(), lr=lr / 2)
         curves[name] = descend(sgd, model, problem)
     for retraction in ("cayley", "pade-2", "exp"):

@@ -13,7 +13,8 @@ except ImportError:  # `benchmarks.versions` also runs older commits
 def peak(call: Callable[[], object]) -> int:
     """The largest number of bytes that torch has allocated at any time of a call."""
     call()
-    # free the memory that the library keeps between calls, so that it counts, too
+    # Free the memory that the library keeps between calls. The next call allocates it
+    # again, and the profiler counts it.
     release_memory()
     with torch.profiler.profile(profile_memory=True) as profile:
         result = call()

@@ -26,7 +26,7 @@ TEST_STEPS = (10, 20, 40, 70, 110, 160, 220, 300)
 
 
 def default_folder() -> Path:
-    """The folder ISOMETRY_DATA, or a folder beside the checkout."""
+    """The folder that the variable ISOMETRY_DATA names, or one beside the checkout."""
     beside = Path(__file__).parents[2] / "shared" / "data" / "mnist"
     return Path(os.environ.get("ISOMETRY_DATA", beside))
 

@@ -54,7 +54,7 @@ def loss_of(every: Tensor, last: Tensor, *, case: Case) -> Tensor:
 
 
 def ours(case: Case, x: Tensor, weights: Weights) -> Call:
-    """Forward and backward pass of the scan."""
+    """Forward and backward pass of `scan`, our loop over time steps."""
     run = Pass(TimeSteps.equal(case.steps, case.batch))
     h0 = torch.zeros(case.batch, case.n)
 

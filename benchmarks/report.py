@@ -131,7 +131,7 @@ def ledger(records: dict[str, dict[str, Any]]) -> str:
     """
     places = [where(record) for record in records.values()]
     keys = ("processor", "cores", "threads", "torch", "blas")
-    # the oldest record has no cores and no BLAS
+    # the oldest record lacks the number of cores and the name of the BLAS
     rows = [[str(place.get(key, "not recorded")) for key in keys] for place in places]
     bodies = [_section(name, record) for name, record in records.items()]
     return f"""# Ledger of measurements

@@ -40,7 +40,7 @@ def element(group: AbstractGroup, *, norm: float, seed: int) -> Tensor:
 
 
 def retractions(axes: Axes) -> None:
-    """Draw the distance of each retraction from the exponential against the step."""
+    """Draw the distance between each retraction and exp against the step length."""
     group = SO(8)
     Q = group.random(generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     E = Q @ element(group, norm=1.0, seed=2)
@@ -70,7 +70,7 @@ def retractions(axes: Axes) -> None:
 
 
 def singular_values(axes: Axes) -> None:
-    """Draw the smallest singular value of dexp on the algebra, along rays up to pi."""
+    """Draw the smallest singular value of the derivative of exp, along rays to pi."""
     for label, group, angles, color, ls in RAYS:
         theta = torch.tensor(angles, dtype=torch.float64)
         A = group.torus(theta)
@@ -92,7 +92,7 @@ def singular_values(axes: Axes) -> None:
 
 
 def updates(axes: Axes) -> None:
-    """Draw the distance of a gradient step through exp from the Riemannian step."""
+    """Draw the distance between a gradient step through exp and a Riemannian step."""
     etas = [2.0**-j for j in range(0, 14, 2)]
     for group, color, marker in (
         (U(2), "#0072b2", "s"),

@@ -1,4 +1,7 @@
-"""Time of the laboratory's whole training step, against its bare products."""
+"""Time of the laboratory's whole training step, against its bare products.
+
+The bare products are the matrix products of the recurrence, computed without the rest.
+"""
 
 import subprocess
 import sys
@@ -21,7 +24,8 @@ from isometry.lab.bench.timing import Call, interleave
 
 TRAINING = "training step"
 CPU = torch.device("cpu")
-# measure one thread, too: the bare products gain less from a second than the loop does
+# measure one thread, too: the bare products gain less from a second thread than the
+# training loop does
 THREADS = sorted({torch.get_num_threads(), 1}, reverse=True)
 
 

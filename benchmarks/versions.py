@@ -1,7 +1,7 @@
 """Compare the speed and memory of two checkouts in one interleaved run.
 
 python -m benchmarks.versions OLD NEW              # two folders with a `src` each
-python -m benchmarks.versions OLD NEW --only reads # cases whose names start with it
+python -m benchmarks.versions OLD NEW --only reads # cases whose names start with reads
 
 Three processes take turns: two of the old version, and one of the new. The ratio of the
 two old processes is the noise. A row is marked as slower if the new version takes over
@@ -67,8 +67,9 @@ def best_times(case: str, versions: list[Version], rounds: int) -> list[float]:
     calls = max(1, round(_SECONDS / max(min(first), 1e-7)))
     best = [math.inf] * len(versions)
     for i in range(rounds):
-        # Begin each round with the next version. If the order were reversed instead, a
-        # version at its end would run twice in a row, and find its data in the caches.
+        # Begin each round with the next version. If every second round went backwards
+        # instead, the last version of one round would also be the first of the next
+        # round, and find its data in the caches.
         for k in range(len(versions)):
             j = (i + k) % len(versions)
             best[j] = min(best[j], versions[j].ask(case=case, calls=calls))
