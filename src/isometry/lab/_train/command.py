@@ -60,7 +60,7 @@ def add_tasks(
         metavar="TASK",
         help="one of the tasks below, or your own class as package.module:Class",
     )
-    # not required, since a file may name the task, and a resumed run already has one
+    # The task is not required: a file may name it, and a resumed run already has one.
     words.required = False
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     lines = [f"  {name:9}{_summary(task)}" for name, task in TASKS.ours.items()]
@@ -212,7 +212,7 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
     task_options = asdict(make(kind, {k: values[k] for k in values if k in task_names}))
     training = make(Training, {k: values[k] for k in values if k in names})
     if task_options.get("root") is not None:
-        # an absolute path, since the run may be resumed from another folder
+        # store an absolute path, since the run may be resumed from another folder
         values["root"] = str(Path(task_options["root"]).expanduser().absolute())
         task_options["root"] = values["root"]
     words = [word for name, value in values.items() for word in spell(name, value)]

@@ -73,7 +73,7 @@ def torch_lstm(
                 p.zero_()
             if name.startswith("bias_ih"):
                 p[size : 2 * size] = 1
-            # torch adds two bias vectors; fix the second one at zero
+            # torch's LSTM uses the sum of two bias vectors; fix the second one at zero
             if name.startswith("bias_hh"):
                 p.requires_grad_(False)
     return network

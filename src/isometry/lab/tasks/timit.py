@@ -161,7 +161,8 @@ class TimitTask(AbstractTask):
         for batch in self.evaluation(split, size):
             with torch.inference_mode():
                 outputs = model(batch.x).cpu()
-            # at the end of the batch, `zip` stops before it takes the next path
+            # `zip` looks at the outputs first. So when they are used up, it does not
+            # take a path that belongs to the next batch.
             for output, path in zip(outputs.unbind(1), paths, strict=False):
                 samples = read_recording(self._root / path)
                 frames = self._spectrum(path)
