@@ -292,7 +292,11 @@ def parametrizations_are_cached() -> bool:
 
 def version(X: Tensor) -> int | None:
     """How often torch has written to the memory of `X`; None if that is unknown."""
-    return getattr(X, "_version", None)
+    try:
+        return getattr(X, "_version", None)
+    except RuntimeError:
+        # an inference tensor does not count writes
+        return None
 
 
 def flat_weights(module: Any) -> list[Tensor | None]:

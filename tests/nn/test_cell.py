@@ -148,8 +148,9 @@ def test_values_that_do_not_fit(arguments, message):
         ((torch.zeros(4, 3) + 0j,), r"torch.float32; got torch.complex64"),
         ((torch.zeros(4, 3), torch.zeros(4, 5).double()), r"`hx` must have the dtype"),
         ((torch.zeros(4, dtype=torch.bool),), r"class indices; got torch.bool"),
+        (([1.0, 2.0, 3.0],), r"`input` must be a torch.Tensor; got list"),
     ],
-    ids=["double", "complex", "state", "bool"],
+    ids=["double", "complex", "state", "bool", "list"],
 )
 def test_types_that_do_not_fit(arguments, message):
     with pytest.raises(TypeError, match=message):

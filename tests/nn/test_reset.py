@@ -51,6 +51,16 @@ def test_layers_draw_their_first_values_again(name, rng):
     assert all(p is before[key] for key, p in layer.named_parameters())
 
 
+@pytest.mark.parametrize("name", ["exp moving base", "gru"])
+def test_a_weight_that_is_the_identity_is_drawn_again(name):
+    """Resetting writes the identity first, which used to go unnoticed if it was one."""
+    layer = LAYERS[name]()
+    cell = cells(layer)[0]
+    cell.weight_hh = torch.eye(6).expand_as(cell.weight_hh)
+    layer.reset_parameters()
+    assert torch.dist(cell.weight_hh, torch.eye(6)) > 0.1
+
+
 def train(layer: Any, rng: torch.Generator) -> None:
     """Make one step, so that all values and counters differ from the start."""
     cell = cells(layer)[0]

@@ -335,3 +335,15 @@ def test_fading_gradients_end_at_zero(engine, rng):
         assert (dh0.double() - 0.5**steps).abs().max() < tiny
     # the processor's mode for subnormal numbers is restored
     assert torch.tensor(1e-40) * 1 > 0
+
+
+@pytest.mark.parametrize("sigma", ["relu", "modrelu"])
+def test_an_infinite_gradient_stops_at_a_unit_that_is_off(sigma, engine):
+    """The gradient is zero at a state that is zero; torch's engine gave inf * 0."""
+    T, W, b = torch.eye(2), torch.eye(2), torch.tensor([-1.0, -1.0])
+    x = torch.tensor([[0.5, 3.0]], requires_grad=True)
+    run = Pass(TimeSteps.equal(1, 1), last_only=True)
+    _, last = scan(x, Weights(T, W, b, sigma), torch.zeros(1, 2), run)
+    assert last[0].tolist() == [0.0, 2.0]
+    (dx,) = torch.autograd.grad(last, x, torch.tensor([[math.inf, 1.0]]))
+    assert dx[0].tolist() == [0.0, 1.0]

@@ -38,10 +38,9 @@ def _modrelu_(z: Tensor, b: Tensor) -> None:
 
 
 def _modrelu_adjoint_(d: Tensor, h: Tensor, _b: Tensor, db: Tensor) -> None:
-    sign = h.sign()
-    d.mul_(sign)
-    db += d.sum(0)
-    d.mul_(sign)
+    # not `d * (h != 0)`, because infinity times zero is NaN
+    d.masked_fill_(h == 0, 0.0)
+    db += (d * h.sign()).sum(0)
 
 
 def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
@@ -98,7 +97,7 @@ NONLINEARITIES: dict[Sigma, Pointwise] = {
     ),
     "relu": Pointwise(
         apply_=lambda z, _: z.relu_(),
-        adjoint_=lambda d, h, *_: d.mul_(h != 0),
+        adjoint_=lambda d, h, *_: d.masked_fill_(h == 0, 0.0),
         function=lambda z, _: torch.relu(z),
     ),
     "modrelu": Pointwise(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from isometry._backend.constants import Sigma
 from isometry._backend.nonlinearities import complex_modrelu, modrelu, takes_threshold
-from isometry._checks import check_flags
+from isometry._checks import check_flags, check_is_tensor
 from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
@@ -183,6 +183,7 @@ class ExpRNNCell(AbstractNamedCell):
             hx: (batch, hidden_size) or (hidden_size,); by default, zeros or the
                 learned initial state.
         """
+        check_is_tensor(input, name="input")
         rows = read(input.unsqueeze(0), batch_first=False)
         check_rows(rows, self.input_size)
         batch = rows.time_steps.batch

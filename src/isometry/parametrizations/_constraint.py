@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 import torch
 from torch import Tensor, nn
 
-from isometry._checks import check_same_shape
+from isometry._checks import check_is_tensor, check_same_shape
 from isometry._dtypes import HALF, in_float32_or_wider
 from isometry.groups import SO, AbstractManifold, AbstractMap
 from isometry.parametrizations._initial import Init
@@ -122,11 +122,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
             ValueError: if `W` does not have the shape and dtype of the weight, or is
                 not on the manifold.
         """
-        if not isinstance(W, Tensor):
-            raise TypeError(
-                f"`value` must be a torch.Tensor; got {type(W).__name__}. "
-                f"Convert it with `torch.as_tensor`."
-            )
+        check_is_tensor(W, name="value")
         like = torch.empty(self.layout.shape, dtype=self.dtype, device=W.device)
         check_same_shape(like, W, names=("weight", "value"))
         Q = self.layout.points(in_float32_or_wider(W))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from isometry._dtypes import HALF
+from isometry._torch import version
 from isometry.parametrizations._cache import Memory, read_weight
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._initial import initial_point
@@ -116,14 +117,11 @@ class Coordinates(ParametrizationList):
             before, W = X.clone(), self.constraint(X).to(X.dtype)
             X.copy_(W)
         self.memory, self.is_plain = Memory(), True
-        new = before
+        new, writes = before, version(X)
         try:
             yield
-            # NaN must count as equal to NaN, because after `to_empty` the coordinates
-            # may contain NaN
-            value = X.detach()
-            if not X.is_meta and not torch.equal(value.nan_to_num(), W.nan_to_num()):
-                new = self._start_near(value)
+            if not X.is_meta and (version(X) != writes or not _equal(X.detach(), W)):
+                new = self._start_near(X.detach())
         finally:
             self.is_plain = False
             with torch.no_grad():
@@ -218,6 +216,14 @@ class Coordinates(ParametrizationList):
         if wider and isinstance(constraint, Trivialization):
             constraint.polish()
         return self
+
+
+def _equal(X: Tensor, Y: Tensor) -> bool:
+    """Whether two tensors are equal, where NaN counts as equal to NaN.
+
+    After `to_empty`, the memory of a parameter may contain NaN.
+    """
+    return torch.equal(X.nan_to_num(), Y.nan_to_num())
 
 
 def holds_coordinates(parameter: nn.Parameter) -> bool:
