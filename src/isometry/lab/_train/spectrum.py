@@ -1,11 +1,12 @@
 """Measurements of the recurrent matrix: its angles, and how orthogonal it is."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from isometry._orthonormal import unitarity_defect
 from isometry.groups import AbstractRetraction
-from isometry.linalg import skew
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._coordinates import constrained
 
@@ -46,27 +47,30 @@ def orthogonality_error(model: nn.Module) -> float | None:
 
 
 def largest_angle(model: nn.Module) -> float | None:
-    r"""Largest angle of the coordinates $A$ of the first constrained weight.
+    r"""Largest angle of the skew matrix $A$ that gives the first constrained weight.
 
-    The angles of $A$ are $|\theta|$ for its eigenvalues $i \theta$. The exponential is
-    one-to-one on the set of all $A$ whose largest angle is below $\pi$. The paper calls
-    this set $V$.
+    The weight is $B \exp(A)$, and its coordinates determine $A$ in the Lie algebra of
+    its group. The angles of $A$ are $|\theta|$ for its eigenvalues $i \theta$. The
+    exponential is one-to-one on the set of all $A$ whose largest angle is below $\pi$.
+    The paper calls this set $V$.
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The angle. None if there is no constrained weight, or if the first constrained
-        weight is not a square matrix parametrized by the exponential, or if its
-        coordinates are not finite.
+        The angle; if the weight consists of several matrices, the largest of them. None
+        if there is no constrained weight, or if the first constrained weight is not in
+        a group or not parametrized by the exponential, or if its coordinates are not
+        finite.
     """
     for entry in constrained(model):
-        A, phi = entry.coordinates.detach(), entry.constraint.retraction
-        is_exp = isinstance(phi, AbstractRetraction) and phi.is_exponential
-        is_square = A.shape[-1] == A.shape[-2]
-        if not (is_exp and is_square and bool(A.isfinite().all())):
+        X, constraint = entry.coordinates.detach(), entry.constraint
+        phi = constraint.retraction
+        if not (isinstance(phi, AbstractRetraction) and phi.is_exponential):
             return None
-        return float(torch.linalg.eigvalsh(-1j * skew(A)).abs().max())
+        theta = constraint.manifold.angles(constraint.layout.points(X))
+        angle = math.nan if theta is None else float(theta.abs().max())
+        return angle if math.isfinite(angle) else None
     return None
 
 
