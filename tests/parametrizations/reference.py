@@ -46,7 +46,7 @@ def tall(B: Tensor, X: Tensor, name: str) -> Tensor:
 
 
 def reflected(X: Tensor, phase: Tensor) -> Tensor:
-    """One reflection after the other."""
+    """One reflection after the other, then a phase for each column."""
     V = torch.tril(X)
     n, k = V.shape[-2:]
     Q = torch.eye(n, dtype=X.dtype)
@@ -54,6 +54,8 @@ def reflected(X: Tensor, phase: Tensor) -> Tensor:
         v = V[..., :, j : j + 1]
         norm = (v.mH @ v).real.to(v.dtype)
         Q = Q - 2 * (Q @ v) @ v.mH / norm
+    if X.is_complex():
+        phase = phase * torch.exp(1j * V.diagonal(dim1=-2, dim2=-1).imag)
     return Q[..., :k] * phase[..., None, :]
 
 

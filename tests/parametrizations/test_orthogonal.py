@@ -168,6 +168,29 @@ def test_every_rectangular_orthogonal_matrix_can_be_assigned(shape, retraction, 
     assert_close(layer.weight, Q, rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize(("name", "retraction"), ROWS)
+def test_training_can_turn_in_every_direction(name, retraction, rng):
+    """The derivative of the weight has the rank of its manifold's dimension.
+
+    Reflections of a complex weight used to lack a dimension for each column.
+    """
+    case = CASES[name]
+    dtype = case.dtype(double=True)
+    module = case.constrain(Weight(case.random(rng, dtype)), retraction)
+    parts = module.parametrizations.weight
+    # away from the initial weight, which is a special point of the coordinates
+    X = parts.original.detach() + 0.1 * case.random(rng, dtype)
+    real = torch.view_as_real if case.is_complex else torch.Tensor.clone
+    back = torch.view_as_complex if case.is_complex else torch.Tensor.clone
+    J = torch.autograd.functional.jacobian(
+        lambda x: real(parts[0](back(x))), real(X), vectorize=True
+    )
+    J = J.reshape(real(X).numel(), -1)
+    manifold = parts[0].manifold
+    points = X.numel() // math.prod(manifold.shape)
+    assert torch.linalg.matrix_rank(J, rtol=1e-8) == points * manifold.dimension
+
+
 @pytest.mark.errors
 @pytest.mark.parametrize("retraction", MAPS)
 def test_assigning_another_matrix_is_refused(retraction, rng):

@@ -13,18 +13,20 @@ class Reflections(AbstractConstraint[Householder]):
     r"""$X \mapsto H_1 \cdots H_k\, D$: the columns of $X$ define reflections $H_j$.
 
     $$ H_j = I - 2 \frac{x_j x_j^H}{x_j^H x_j}, \qquad
-       D = \operatorname{diag}(d), \quad |d_j| = 1. $$
+       D = \operatorname{diag}(d_j\, e^{i \operatorname{Im} x_{jj}}), \quad
+       |d_j| = 1. $$
 
     Here $x_j$ is the $j$-th column of the lower triangle of $X$. The weight is made of
     the first $k$ columns of the product. The phases $d$ are a buffer, and training does
-    not change them. Training can take a real weight to every point in its component of
-    the manifold. It cannot take a complex weight to every point, because the fixed
-    phases take away $k$ dimensions.
+    not change them. For a real weight, $D$ is constant, and the product of reflections
+    reaches every point in the weight's component of the manifold. For a complex weight
+    it does not, so the imaginary parts on the diagonal of $X$ also turn the phases.
+    They are free to do so, because a complex multiple of $x_j$ has the same $H_j$.
 
-    The lengths of the columns of $X$ do not affect the weight, but they affect the
-    gradient. So a learning rate that suits other maps does not suit this one. Rounding
-    errors in a checkpoint do no harm: rounded vectors still define reflections, and
-    `repair` corrects the phases.
+    The lengths of the columns of a real $X$ do not affect the weight, but they affect
+    the gradient. So a learning rate that suits other maps does not suit this one.
+    Rounding errors in a checkpoint do no harm: rounded vectors still define
+    reflections, and `repair` corrects the phases.
 
     Args:
         manifold: O, SO, U or Stiefel.
@@ -42,7 +44,11 @@ class Reflections(AbstractConstraint[Householder]):
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
             V = self.layout.points(whole(X)).tril()
-            Q = self.retraction.product(V) * whole(self.phase)[..., None, :]
+            phase = whole(self.phase)
+            if V.is_complex():
+                angle = V.diagonal(dim1=-2, dim2=-1).imag
+                phase = phase * torch.polar(torch.ones_like(angle), angle)
+            Q = self.retraction.product(V) * phase[..., None, :]
             return replicated_like(self.layout.weight(Q).to(self.dtype), self.map)
 
     @torch.no_grad()
@@ -50,6 +56,9 @@ class Reflections(AbstractConstraint[Householder]):
         """Make `Q` the weight, and return the vectors of its reflections."""
         V, phase = self.retraction.vectors(Q)
         self.phase.copy_(phase)
+        if V.is_complex():
+            # make the diagonal real, so that it does not turn the phases
+            V = V * V.diagonal(dim1=-2, dim2=-1).sgn().conj()[..., None, :]
         return self.layout.weight(V).contiguous()
 
     @torch.no_grad()
