@@ -96,20 +96,28 @@ static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long c
             rows[row].Y[i * n + i] += rows[row].identity;
 }
 
-/* Adds the contributions of the factors L and R of a stage to the gradients g of the
- * slots, from slot `first` on: g_j += l_j gL + r_j gR. The last stage also has a final
- * combination F. It is pulled back first, when g is still empty, so it overwrites g:
- * g_j = f_j gF + l_j gL + r_j gR. In the other stages, f is NULL. */
-static void NAME(distribute)(const REAL *l, const REAL *gL, const REAL *r, const REAL *gR,
-                             const REAL *f, const REAL *gF, REAL *g, long first, long k,
-                             long m)
+/* The gradient G with respect to a linear combination of the slots with coefficients c.
+ * It contributes c_j G to the gradient with respect to slot j. */
+typedef struct {
+    const REAL *c, *G;
+} NAME(combined_t);
+
+/* Adds the contributions of up to three linear combinations to the gradients g of the
+ * slots, from slot `first` on. With `overwrite`, g does not hold anything yet. */
+static void NAME(distribute)(const NAME(combined_t) *combined, long count, REAL *g,
+                             long first, long k, long m, long overwrite)
 {
 #pragma omp parallel for if (m >= LARGE)
     for (long i = 0; i < m; i += CHUNK)
         for (long j = first; j < k; j++) {
-            const REAL *x[] = {gL + i, gR + i, (f ? gF : gL) + i};
-            const REAL c[] = {l[j], r[j], f ? f[j] : 0};
-            NAME(sum_nonzero_terms)(3, x, c, g + j * m + i, MIN(CHUNK, m - i), f != 0);
+            const REAL *x[3];
+            REAL c[3];
+            for (long t = 0; t < count; t++) {
+                x[t] = combined[t].G + i;
+                c[t] = combined[t].c[j];
+            }
+            NAME(sum_nonzero_terms)(count, x, c, g + j * m + i, MIN(CHUNK, m - i),
+                                    overwrite);
         }
 }
 
@@ -200,7 +208,6 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
                      long squares, long from_coordinates, long n)
 {
     const long m = n * n;
-    const REAL zeros[ISOMETRY_MOST_SLOTS] = {0};
     REAL *L = scratch, *R = L + m, *gL = R + m, *g = gL + m, *gR = R;
     for (long s = stages - 1; s >= 0; s--) {
         const long k = powers + s, last = s == stages - 1;
@@ -211,6 +218,7 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         const REAL *G = last ? Gt : g + k * m;
         const long square = squares >> s & 1;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
+        const NAME(combined_t) combined[] = {{l + 1, gL}, {r, gR}, {r + k, Gt}};
         NAME(combine)(W, k, rows, square ? 1 : 2, n);
         if (square) {
             /* L has no term in A, and all its other terms are symmetric, so L is
@@ -219,12 +227,15 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
              * takes one product instead of two. */
             NAME(add_transpose)(G, 1, R, n);
             NAME(gemm_square)(gemm, R, 0, L, 1, 0, gL, n);
-            NAME(distribute)(l + 1, gL, zeros, gL, 0, 0, g, 1, k, m);
+            /* slot 0 holds A, which L does not contain */
+            NAME(distribute)(combined, 1, g, 1, k, m, 0);
             continue;
         }
         NAME(gemm_square)(gemm, R, 0, G, 1, 0, gL, n);
         NAME(gemm_square)(gemm, G, 0, L, 1, 0, gR, n);
-        NAME(distribute)(l + 1, gL, r, gR, last ? r + k : 0, Gt, g, 0, k, m);
+        /* Only the last stage has a third combination, which goes into the result. The
+         * last stage is pulled back first, so it overwrites g. */
+        NAME(distribute)(combined, 2 + last, g, 0, k, m, last);
     }
     REAL *gA = g, *gA2 = g + m;
     if (powers == 3) {
