@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from isometry.lab._report.experiments import (
     experiments,
     final_loss,
 )
-from isometry.lab._report.figures import ANGLE_BINS, density, power, thinned
+from isometry.lab._report.figures import ANGLE_BINS, density, draw, power, thinned
 from isometry.lab._report.looks import looks
+from isometry.lab._report.page import headline
 from isometry.lab._report.runs import Curve, Run, SeedGroup, read_run
 from isometry.lab._report.table import (
     best_group,
@@ -166,6 +168,36 @@ def test_options_of_another_version_cost_the_baseline_alone(tmp_path):
     run = fake_run(tmp_path / "run", options={"lag": 1000, "gone": 1}, status=None)
     (experiment,) = experiments([read_run(run)])
     assert experiment.baseline is None
+
+
+@pytest.mark.parametrize(
+    ("task", "about", "comparable"),
+    [
+        ("own:Task", {"metric": "f1"}, False),
+        ("own:Task", {"metric": "f1", "metric_is_loss": False}, False),
+        ("own:Task", {"metric": "nats", "metric_is_loss": True}, True),
+        ("own:Task", {"metric": "loss", "metric_is_loss": False}, True),
+        ("own:Task", {}, True),
+        ("adding", {}, True),
+        ("mnist", {}, False),
+    ],
+)
+def test_the_baseline_is_compared_with_losses_only(task, about, comparable, tmp_path):
+    """The baseline, a loss, is in the text and the figure only if the metric is a loss.
+
+    A report once said of any metric but "accuracy", such as an F1 score of 0.8, that
+    the trivial solution gets 2.303. Folders of earlier versions lack `metric_is_loss`,
+    and the oldest folders have no description at all.
+    """
+    metric = {"adding": "mse", "mnist": "accuracy"}.get(task, about.get("metric"))
+    values = {"loss": 0.5, metric or "loss": 0.5}
+    splits = ("train", "validation", "test")
+    run = run_of([record(1, s, **values) for s in splits], task=task, about=about)
+    run = replace(run, summary={"status": "finished", "baseline": 2.303})
+    (experiment,) = experiments([run])
+    assert ("The trivial solution gets 2.303." in headline(experiment)) == comparable
+    (figure,) = (f for f in draw(experiment, tmp_path) if "-test" in f.svg.stem)
+    assert ("baseline 2.303" in figure.svg.read_text()) == comparable
 
 
 def test_equal_labels_are_told_apart(tmp_path):

@@ -51,6 +51,9 @@ class AbstractTask(ABC):
         reported: the metric that reports compare, if it is not the main metric. Smaller
             values of this metric must be better. If None, reports compare the main
             metric.
+        metric_is_loss: whether the metric that reports compare is the loss under
+            another name, such as "mse". Reports then compare it with the baseline,
+            which they otherwise do only if they compare "loss".
         headings: headings of additional columns in reports, keyed by the name of the
             metric or final score in the column. An entry for the compared metric adds
             no column. Instead, if the report has any additional columns, its text is
@@ -67,6 +70,7 @@ class AbstractTask(ABC):
     metric: ClassVar[str] = "loss"
     larger_is_better: ClassVar[bool | None] = None
     reported: ClassVar[str | None] = None
+    metric_is_loss: ClassVar[bool] = False
     headings: ClassVar[Mapping[str, str]] = {}
     neutral: ClassVar[frozenset[str]] = frozenset()
     selecting: ClassVar[frozenset[str]] = frozenset({"held_out"})
@@ -120,6 +124,7 @@ class AbstractTask(ABC):
             "as_in_paper": not unusual.keys() - self.selecting,
             "metric": self.reported or self.metric,
             "larger_is_better": self._larger() and self.reported is None,
+            "metric_is_loss": self.metric_is_loss,
             "headings": dict(self.headings),
             "options": options,
             "baseline": self.baseline,

@@ -23,6 +23,7 @@ class ReportedExperiment:
         runs: the runs, in the order given.
         paper: the paper's table or figure for this task, if there is one.
         larger_is_better: True if a larger value of the metric is better.
+        metric_is_loss: True if the metric is the loss under another name.
         headings: column headings, keyed by the name of the metric or final score; see
             `AbstractTask`.
     """
@@ -33,6 +34,7 @@ class ReportedExperiment:
     runs: tuple[Run, ...]
     paper: PaperTable | None = None
     larger_is_better: bool = False
+    metric_is_loss: bool = False
     headings: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -88,6 +90,12 @@ class ReportedExperiment:
         known = numbers(run.summary.get("baseline") for run in self.runs)
         return next(iter(known), as_number(about(self.runs[0].config)["baseline"]))
 
+    @property
+    def baseline_of_metric(self) -> float | None:
+        """The baseline, if it is comparable with the metric; None if not or unknown."""
+        is_loss = self.metric == "loss" or self.metric_is_loss
+        return self.baseline if is_loss else None
+
 
 def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     """Group runs into experiments by task and task options.
@@ -122,6 +130,7 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
                 tuple(members),
                 PAPER.get(task["key"]) if task["as_in_paper"] else None,
                 task["larger_is_better"] and measured,
+                task["metric_is_loss"],
                 task["headings"],
             )
         )
@@ -152,6 +161,7 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
         "as_in_paper": True,
         "metric": "loss",
         "larger_is_better": False,
+        "metric_is_loss": False,
         "headings": {},
         "options": options,
         "baseline": None,

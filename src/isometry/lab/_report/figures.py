@@ -173,9 +173,7 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
     # show results on the test set, as in the paper, or else on the validation set
     split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
     if split is not None:
-        # the baseline is a loss, and cannot be compared with accuracies
-        base = None if metric == "accuracy" else experiment.baseline
-        quantity = Quantity(metric, split, baseline=base)
+        quantity = Quantity(metric, split, baseline=experiment.baseline_of_metric)
         words = _words(quantity)
         caption = f"{words[0].upper()}{words[1:]} against iterations.{seeds}"
         yield f"{metric}-{split}", caption, partial(curves, quantity)

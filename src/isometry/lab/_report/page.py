@@ -137,8 +137,9 @@ def headline(experiment: ReportedExperiment) -> str:
     name = label if len(groups) == 1 else f"Best is {label}"
     steps = tables.whole(max(run.steps for run in top.counted))
     text = f"{name}: {what} {value} after {steps} steps."
-    if experiment.baseline is not None and metric != "accuracy":
-        text += f" The trivial solution gets {tables.small(experiment.baseline)}."
+    baseline = experiment.baseline_of_metric
+    if baseline is not None:
+        text += f" The trivial solution gets {tables.small(baseline)}."
     return text
 
 

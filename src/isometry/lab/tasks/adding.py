@@ -30,6 +30,7 @@ class AddingTask(AbstractEndlessTask):
     name: ClassVar[str] = "adding"
     last_only: ClassVar[bool] = True
     metric: ClassVar[str] = "mse"
+    metric_is_loss: ClassVar[bool] = True
 
     length: int = 400
     held_out: int = 1000

@@ -53,6 +53,7 @@ class TimitTask(AbstractTask):
 
     name: ClassVar[str] = "timit"
     metric: ClassVar[str] = "mse"
+    metric_is_loss: ClassVar[bool] = True
     headings: ClassVar[Mapping[str, str]] = {
         "mse": "valid frames",
         # The error as [WPH16] defines it. The paper probably quotes this error for all
