@@ -1,6 +1,7 @@
 """Mistakes in the user's own tasks and networks: each error says what to do."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from torch.optim import SGD
 from isometry.lab import Config, OptimizerRecipe, Schedule, evaluate, train
 from isometry.lab._cli import main
 from isometry.lab._train.experiment import build
+from isometry.lab.paper import recipe
+from isometry.lab.tasks import CopyingTask
+from isometry.optim import RiemannianAdam
 from tests.lab.own import OrderTask, Whole
 from tests.lab.small_runs import assert_same_run
 from tests.lab.test_own import WHOLE, config, forget
@@ -121,6 +125,28 @@ def test_a_schedule_has_an_optimizer_for_the_rest():
         Schedule((OptimizerRecipe(SGD, {"lr": 0.5}, ("head",)),), "tests")
     with pytest.raises(ValueError, match=r"must have an `lr`; got \{\} for SGD"):
         Schedule((OptimizerRecipe(SGD, {}),), "tests")
+
+
+class OwnAdam(RiemannianAdam):
+    """An optimizer of the user's own for weights on manifolds."""
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("kind", [RiemannianAdam, OwnAdam, SGD])
+def test_a_weight_on_a_manifold_needs_an_optimizer_for_manifolds(kind):
+    """A weight on a manifold needs an optimizer that derives from isometry's.
+
+    One was refused if its own name was not in `isometry.optim`.
+    """
+    own = Schedule((OptimizerRecipe(kind, {"lr": 0.5}),), "tests")
+    plan = replace(recipe("rgd", CopyingTask(), 4), schedule=own)
+    model = plan.make_model()
+    if kind is SGD:
+        with pytest.raises(ValueError, match=r"isometry\.optim, .* rgd .*; got SGD\. "):
+            plan.make_optimizers(model)
+    else:
+        (optimizer,) = plan.make_optimizers(model)
+        assert type(optimizer) is kind
 
 
 @pytest.mark.errors

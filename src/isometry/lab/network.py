@@ -13,12 +13,12 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Adam, Optimizer, Rprop
 
-import isometry.optim
 from isometry._declare import manifold_of
 from isometry.groups import AbstractManifold
 from isometry.lab.task import AbstractTask
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn.comparators.cell import Draw, glorot
+from isometry.optim._riemannian import AbstractRiemannian
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class OptimizerRecipe:
     """An optimizer, its options and the parameters that it updates.
 
     Attributes:
-        optimizer_class: a class of `torch.optim` or of `isometry.optim`.
+        optimizer_class: a class of `torch.optim` or `isometry.optim`, or your own.
         options: keyword arguments of the class.
         parameters: names of the parameters that the optimizer updates, such as
             "output.weight", or of the modules that contain them. If empty, it updates
@@ -158,11 +158,11 @@ class Recipe:
         for row, groups in self.param_groups(model):
             name = row.optimizer_class.__name__
             on_manifold = any(group["manifold"] is not None for group in groups)
-            if on_manifold and not hasattr(isometry.optim, name):
+            if on_manifold and not issubclass(row.optimizer_class, AbstractRiemannian):
                 raise ValueError(
-                    f"`optimizer` must be a class of isometry.optim, since a weight of "
-                    f"{self.name} lives on a manifold; got {name}. Leave it out to use "
-                    f"the paper's optimizer."
+                    f"`optimizer` must be or extend a class of isometry.optim, since a "
+                    f"weight of {self.name} lives on a manifold; got {name}. Leave it "
+                    f"out to use the paper's optimizer."
                 )
             if self.schedule.decay is not None:
                 if row.optimizer_class is Rprop:
