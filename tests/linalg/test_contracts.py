@@ -317,11 +317,13 @@ def test_exports(row, rng):
 
 @every_row
 def test_shapes_without_values(row, rng):
-    """Meta and fake tensors have the shape and dtype of the result."""
+    """Shape, dtype and device of a result follow from the argument, without values."""
     del rng
     for dtype in DTYPES:
         shape = (2, *row.shape)
         check_shapes(row, torch.zeros(shape, device="meta", dtype=dtype))
+        with torch.device("meta"):  # the default device does not matter
+            check_shapes(row, row.domain(torch.zeros(shape, dtype=dtype, device="cpu")))
         with FakeTensorMode():
             check_shapes(row, torch.zeros(shape, dtype=dtype))
 

@@ -147,7 +147,8 @@ def _times(X: Pair, Y: Pair) -> Pair:
 def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
     value = sum(c * matrix for c, (matrix, _) in zip(row, basis, strict=True))
     slope = sum(c * tangent for c, (_, tangent) in zip(row, basis, strict=True))
-    return torch.as_tensor(value), torch.as_tensor(slope)
+    # not `torch.as_tensor`, which would move them to torch's default device
+    return cast("Pair", (value, slope))
 
 
 def adjoint(A: Tensor, G: Tensor, plans: Tensor | None = None) -> Tensor:
