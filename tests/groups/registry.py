@@ -46,7 +46,7 @@ class Quadrupole(AbstractGroup):
 
 def _symmetric_basis() -> Tensor:
     """Five orthonormal traceless symmetric matrices."""
-    S = torch.zeros(5, 3, 3, dtype=torch.float64)
+    S = torch.zeros(5, 3, 3, dtype=torch.float64, device="cpu")
     for index, (i, j) in enumerate([(0, 1), (0, 2), (1, 2)]):
         S[index, i, j] = S[index, j, i] = 0.5**0.5
     S[3] = torch.diag(S.new_tensor([1.0, -1.0, 0.0])) * 0.5**0.5
@@ -65,7 +65,7 @@ class Helix(AbstractGroup):
     is_complex = True
 
     def algebra(self, X: Tensor) -> Tensor:
-        speed = torch.tensor([1.0, 2.0]).to(X)
+        speed = X.new_tensor([1.0, 2.0])
         return torch.diag_embed(1j * X[..., 0, :1].real * speed)
 
 
@@ -80,8 +80,8 @@ class DiagonalRotations(AbstractGroup):
     is_complex = False
 
     def algebra(self, X: Tensor) -> Tensor:
-        J = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
-        return X[..., :1, :1] * torch.kron(torch.eye(2), J).to(X)
+        J = X.new_tensor([[0.0, -1.0], [1.0, 0.0]])
+        return X[..., :1, :1] * torch.block_diag(J, J)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 
 from isometry.groups import QR, SO, AbstractGroup, AbstractManifold, Sphere, U
 from isometry.linalg import expm_skew, skew
-from isometry.testing import _case, check_manifold
+from isometry.testing import _case, check_manifold, check_map
 from tests.groups.registry import MANIFOLDS, dtype_of
 from tests.helpers import gradcheck_options, new_generator
 
@@ -277,9 +277,15 @@ def test_what_is_checked_is_a_manifold(wrong):
 
 
 def test_the_default_is_double_precision_and_a_fixed_seed():
-    """Two calls see the same numbers, and leave torch's own generator alone."""
+    """Two calls see the same numbers, and leave torch's own generator alone.
+
+    Neither check depends on the default device; both used to raise on another one.
+    """
     state = torch.get_rng_state()
-    check_manifold(U(1))
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            check_manifold(U(1))
+            check_map("exp", n=2)
     assert torch.equal(torch.get_rng_state(), state)
 
 

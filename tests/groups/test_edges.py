@@ -17,10 +17,13 @@ from isometry.groups import (
     Stiefel,
     Torus,
     U,
+    _group_log,
     _stiefel_log,
 )
 from isometry.groups._basis import basis
 from isometry.linalg import expm_skew
+from isometry.testing._case import Case
+from isometry.testing._points import methods
 from tests.groups.registry import (
     GROUPS,
     MANIFOLDS,
@@ -32,14 +35,19 @@ from tests.groups.registry import (
 )
 from tests.helpers import eps, new_generator
 
+# Points on the CPU must have results on the CPU, whatever torch's default device is.
+DEVICES = pytest.mark.parametrize("default_device", ["cpu", "meta"])
 
+
+@DEVICES
 @pytest.mark.parametrize(
     "group", [SO(2), SO(4), U(1), U(3), SU(2), SU(4), Sp(1), Sp(2), Torus(3)], ids=str
 )
-def test_minus_one_has_a_logarithm(group):
+def test_minus_one_has_a_logarithm(group, default_device):
     """exp(log(-I)) = -I, with a logarithm in the algebra and all angles pi."""
     one = group.origin(dtype=dtype_of(group, torch.float64))
-    A = group.log(one, -one)
+    with torch.device(default_device):
+        A = group.log(one, -one)
     assert_close(expm_skew(A), -one)
     assert_close(group.algebra_projection(A), A)
     assert float(group.border_distance(one, A)) == pytest.approx(0, abs=1e-12)
@@ -80,17 +88,24 @@ def test_opposite_points_of_a_sphere(rng):
     assert_close(sphere.exp(q, e), -q)
 
 
-def test_logarithm_of_a_rotation_between_quadrupoles(rng):
+@DEVICES
+@pytest.mark.parametrize("start", ["torus", "random"])
+def test_logarithm_of_a_rotation_between_quadrupoles(
+    start, default_device, monkeypatch
+):
     """The logarithm is in the algebra, where the principal one is not.
 
     A rotation by 3 turns quadrupoles by 6; the principal logarithm says 6 - 2 pi.
     """
+    if start == "random":
+        monkeypatch.setattr(_group_log, "torus_log", lambda *_, **__: None)
     group = Quadrupole()
     X = torch.zeros(5, 5, dtype=torch.float64)
     X[1, 0] = 3.0
     A = group.algebra(X)
     assert float(matrix_norm(A, 2)) == pytest.approx(6)
-    B = group.algebra_log(expm_skew(A))
+    with torch.device(default_device):
+        B = group.algebra_log(expm_skew(A))
     assert_close(expm_skew(B), expm_skew(A))
     assert_close(group.algebra_projection(B), B)
 
@@ -134,6 +149,20 @@ def test_not_finite_stays_in_its_matrix(manifold):
         assert_close(f(Q)[::2], f(good))
     distance = manifold.border_distance(Q, torch.zeros_like(Q))
     assert distance.isnan().tolist()[::2] == [False, False]
+
+
+@pytest.mark.parametrize("manifold", MANIFOLDS, ids=str)
+def test_no_method_depends_on_the_default_device(manifold, rng):
+    """Methods of points on the CPU return tensors on the CPU.
+
+    Random starts and the form of Sp(n) used to be on the default device.
+    """
+    case = Case(manifold, dtype_of(manifold, torch.float64), rng)
+    Q, X, Y = case.points(2), case.ambient(2), case.ambient(2)
+    P = manifold.exp(Q, case.tangent(Q, angle=1.0))
+    with torch.device("meta"):
+        for name, method in methods(manifold):
+            assert not method(Q, P, X, Y).is_meta, name
 
 
 @pytest.mark.parametrize("group", [g for g in GROUPS if g.size > 0], ids=str)
@@ -198,7 +227,10 @@ def test_stiefel_logarithm_at_distance_pi(manifold, rng):
     assert (rest <= 1e-14 * manifold.k).all()
 
 
-def test_the_last_start_of_the_stiefel_logarithm_counts(monkeypatch, rng):
+@DEVICES
+def test_the_last_start_of_the_stiefel_logarithm_counts(
+    default_device, monkeypatch, rng
+):
     """A geodesic that only the last start finds is returned.
 
     It used to be refused, with a residual below the bound in the same message.
@@ -214,7 +246,9 @@ def test_the_last_start_of_the_stiefel_logarithm_counts(monkeypatch, rng):
     monkeypatch.setattr(_stiefel_log, "_RESTARTS", 1)
     manifold = Stiefel(5, 2)
     Q, P = manifold.random(2, 3, generator=rng, dtype=torch.float64)
-    assert_close(manifold.exp(Q, manifold.log(Q, P)), P, rtol=0, atol=1e-13)
+    with torch.device(default_device):
+        E = manifold.log(Q, P)
+    assert_close(manifold.exp(Q, E), P, rtol=0, atol=1e-13)
     assert len(calls) == 2
 
 

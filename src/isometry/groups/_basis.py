@@ -60,6 +60,12 @@ def arrays(rows: Tensor, manifold: "AbstractManifold") -> Tensor:
     return torch.view_as_complex(parts) if manifold.is_complex else parts[..., 0]
 
 
+def gaussian(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """Standard normal numbers on the CPU, whatever the default device is."""
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=dtype, generator=rng, device="cpu")
+
+
 def apply(matrix: Tensor, X: Tensor, manifold: "AbstractManifold") -> Tensor:
     """Apply a real linear map to `X`, given its `matrix` for flattened arrays."""
     rows = flat(X, manifold)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isometry._checks import check_has_numbers
 from isometry._orthonormal import newton_schulz
-from isometry.groups._basis import arrays, basis
+from isometry.groups._basis import arrays, basis, gaussian
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit, in_front
@@ -208,8 +208,9 @@ def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
 def _starts(units: Tensor) -> Tensor:
     """Random elements of the algebra, with largest angles of up to a full turn."""
     rng = torch.Generator().manual_seed(1)
-    c = torch.randn(_STARTS, len(units), dtype=torch.float64, generator=rng)
-    radius = 2 * math.pi * torch.rand(_STARTS, dtype=torch.float64, generator=rng)
+    options: Any = {"dtype": torch.float64, "generator": rng, "device": "cpu"}
+    c = torch.randn(_STARTS, len(units), **options)
+    radius = 2 * math.pi * torch.rand(_STARTS, **options)
     A = _combination(c.to(units.device), units)
     # in an algebra of dimension 0 the norm is 0
     norm = torch.linalg.matrix_norm(A, 2).clamp(min=torch.finfo(A.dtype).tiny)
@@ -254,8 +255,8 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
         return None
     # five windings of each angle, or fewer if there are too many combinations
     windings = range(-2, 3) if r <= 6 else range(-1, 2) if r <= 9 else range(1)
-    k = torch.tensor(list(itertools.product(windings, repeat=r)), dtype=theta.dtype)
-    goal = theta[columns] + 2 * math.pi * k.to(theta.device)
+    k = theta.new_tensor(list(itertools.product(windings, repeat=r)))
+    goal = theta[columns] + 2 * math.pi * k
     c = torch.linalg.solve(weights[:, columns].mT, goal.mT).mT
     turns = (c @ weights - theta) / (2 * math.pi)
     rest = (turns - turns.round()).abs().amax(-1)
@@ -290,9 +291,8 @@ def _null_space(images: Tensor, units: Tensor, slack: float) -> Tensor:
 
 def _generic(units: Tensor) -> Tensor:
     """A random combination of the `units`, which is in general position."""
-    rng = torch.Generator().manual_seed(1)
-    c = torch.randn(len(units), dtype=torch.float64, generator=rng).to(units.device)
-    return _combination(c, units)
+    c = gaussian(len(units), dtype=torch.float64, seed=1)
+    return _combination(c.to(units.device), units)
 
 
 def _independent(weights: Tensor) -> list[int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from isometry._checks import is_finite
 from isometry._orthonormal import identity
 from isometry._torch import refuse_nested_forward_mode
+from isometry.groups._basis import gaussian
 from isometry.linalg import polar
 from isometry.linalg._implicit import traceable
 from isometry.linalg._polar import PolarFactor
@@ -94,8 +95,7 @@ def krylov_norm(A: Tensor) -> Tensor:
     give equal results.
     """
     n = A.shape[-1]
-    rng = torch.Generator().manual_seed(0)
-    v = torch.randn(n, 1, dtype=A.dtype, generator=rng, device="cpu").to(A.device)
+    v = gaussian(n, 1, dtype=A.dtype, seed=0).to(A.device)
     v = (v / torch.linalg.vector_norm(v)).expand(*A.shape[:-1], 1)
     V = v
     for _ in range(min(_KRYLOV, n) - 1):

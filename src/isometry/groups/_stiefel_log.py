@@ -181,7 +181,7 @@ def _search(V: Tensor) -> Tensor:
         # start again.
         columns = whole[far][..., k:]
         shape = (len(columns), columns.shape[-1], columns.shape[-1])
-        X = torch.randn(shape, dtype=V.dtype, generator=rng).to(V.device)
+        X = torch.randn(shape, dtype=V.dtype, generator=rng, device="cpu").to(V.device)
         other = torch.cat([V[far], columns @ expm_skew(X - X.mH)], -1)
         E[far], rest[far] = _shoot(_turn(other, k), V[far])
     if bool((rest > _FAR * k).any()):

@@ -10,6 +10,7 @@ from torch import Tensor
 from isometry._checks import is_finite
 from isometry._orthonormal import identity, newton_schulz, unitarity_defect
 from isometry._torch import is_fake
+from isometry.groups._basis import gaussian
 from isometry.groups._group import AbstractClassicalGroup, lower_triangle
 from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
@@ -133,7 +134,8 @@ class Sp(AbstractClassicalGroup):
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$\lVert Q^H Q - I \rVert_F$ or, if larger, $\lVert Q^T J Q - J \rVert_F$."""
-        J = torch.kron(torch.tensor([[0.0, -1.0], [1.0, 0.0]]), torch.eye(self.n)).to(Q)
+        eye = identity(Q[..., : self.n])
+        J = _quaternionic(torch.zeros_like(eye), eye)
         form = torch.linalg.matrix_norm(Q.mT @ J @ Q - J)
         return torch.maximum(unitarity_defect(Q), form)
 
@@ -157,7 +159,5 @@ def _quaternionic(P: Tensor, S: Tensor) -> Tensor:
 
 def _generic(n: int) -> Tensor:
     """A random Hermitian element of i sp(n), which is in general position."""
-    X = torch.randn(
-        2 * n, 2 * n, dtype=torch.complex128, generator=torch.Generator().manual_seed(1)
-    )
+    X = gaussian(2 * n, 2 * n, dtype=torch.complex128, seed=1)
     return -1j * Sp(n).algebra_projection(X)

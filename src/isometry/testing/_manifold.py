@@ -76,7 +76,8 @@ def check_manifold(
     Args:
         manifold: an instance of your class.
         dtype: the dtype in which to check; float64 or complex128 by default.
-        generator: source of random numbers; seeded with 0 by default.
+        generator: source of random numbers; seeded with 0 by default. The checks are
+            run on its device.
 
     Raises:
         TypeError: if `manifold` is not a manifold, or `dtype` is real and the manifold
@@ -92,5 +93,6 @@ def check_manifold(
     case = Case(manifold, manifold.resolve_dtype(dtype), generator)
     # the algebra comes first, because a wrong algebra breaks most other contracts too
     contracts = _GROUP if isinstance(manifold, AbstractGroup) else ()
-    for contract in (_points.equality, *contracts, *_MANIFOLD):
-        contract(case)
+    with generator.device:
+        for contract in (_points.equality, *contracts, *_MANIFOLD):
+            contract(case)

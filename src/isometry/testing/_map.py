@@ -61,7 +61,8 @@ def check_map(
         is_equivariant: whether the map commutes with rotations $A \mapsto V A V^H$.
             Matrix functions do; the Q factor of a QR decomposition does not. By default
             it is what the map claims, and True for a function.
-        generator: source of random numbers; seeded with 0 by default.
+        generator: source of random numbers; seeded with 0 by default. The checks are
+            run on its device.
 
     Raises:
         AssertionError: if a contract is broken. The message names the contract, the
@@ -77,12 +78,13 @@ def check_map(
         claims = replace(claims, order=order)
     if is_equivariant is not None:
         claims = replace(claims, is_equivariant=is_equivariant)
-    for dtype in (torch.float32, torch.float64):
-        case = Case(group, dtype.to_complex() if is_complex else dtype, generator)
-        for contract in (_values, _batches, _not_finite, _inverse):
-            contract(case, claims)
-    _order(case, claims)
-    _gradient(case, claims)
+    with generator.device:
+        for dtype in (torch.float32, torch.float64):
+            case = Case(group, dtype.to_complex() if is_complex else dtype, generator)
+            for contract in (_values, _batches, _not_finite, _inverse):
+                contract(case, claims)
+        _order(case, claims)
+        _gradient(case, claims)
 
 
 def _claims(
