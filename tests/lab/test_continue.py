@@ -56,6 +56,30 @@ def test_the_line_goes_on_and_says_what_it_did(tmp_path, capsys):
     assert json.loads((folder / "config.json").read_text()) == config
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["--threads", "2", "--lr", "0.1"], ["--lr", "0.1"]),
+        (["--lr", "0.1", "--threads", "2"], ["--lr", "0.1"]),
+        (["--no-tensorboard", "--lr", "0.1"], ["--lr", "0.1"]),
+        (["--root", "/x --threads 2"], ["--root", "/x --threads 2"]),
+        (["--root", "/my --threads 4 set"], ["--root", "/my --threads 4 set"]),
+        (["--threads", "2", "--root", "it's"], ["--root", "it's"]),
+    ],
+    ids=str,
+)
+def test_new_options_replace_the_old_ones_in_the_command(before, after):
+    """New options replace the old ones, but not in a value that looks like an option.
+
+    The folder "/my --threads 4 set" became "/my set", and "/x --threads 2" lost its
+    closing quote.
+    """
+    words = ["isometry", "train", "mnist"]
+    config = Config("mnist", {}, small().training, shlex.join(words + before))
+    command = config.changed({"threads": 8, "tensorboard": True}).command
+    assert shlex.split(command) == [*words, *after, "--threads", "8", "--tensorboard"]
+
+
 def test_an_option_of_an_interrupted_run_changes(tmp_path):
     """A resumed run may be shorter than planned, but not shorter than it already is."""
     train(small(iterations=6), tmp_path / "run")

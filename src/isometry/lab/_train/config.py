@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -236,17 +235,18 @@ class Config:
         lengths = {"iterations": None, "epochs": None}
         reset = lengths if lengths.keys() & options.keys() else {}
         values = asdict(self.training) | reset | dict(options)
-        command = self.command
-        for name in reset.keys() | options.keys():
-            word = option_of(name).removeprefix("--")
-            # Match the option and its value. A value has no spaces and no leading
-            # hyphen, and a flag has no value.
-            pattern = rf" --(no-)?{word}( [^- ]\S*)?(?= |$)"
-            command = re.sub(pattern, "", command)
-        if command:
-            words = [word for n, v in options.items() for word in spell(n, v)]
-            command += f" {shlex.join(words)}"
-        return replace(self, training=make(Training, values), command=command)
+        training = make(Training, values)
+        if not self.command:
+            return replace(self, training=training)
+        names = reset.keys() | options.keys()
+        old = {w for name in names for w in (option_of(name), *spell(name, False))}
+        words, keep = list[str](), True
+        for word in shlex.split(self.command):
+            # the values of an option are the words up to the next option
+            keep = word not in old if word.startswith("--") else keep
+            words += [word] if keep else []
+        words += [word for n, v in options.items() for word in spell(n, v)]
+        return replace(self, training=training, command=shlex.join(words))
 
     def resolved(self, recipe: "Recipe", epoch: int | None, threads: int) -> Self:
         """The config with default values for the options that were left out.
