@@ -182,6 +182,7 @@ def test_sizes_of_the_tables_are_all_counted_or_ours(name):
                 assert (name, task, n) in rows
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_counts_of_other_modules():
     """A constrained weight counts by its dimension, a frozen one not at all."""
     plain = nn.Linear(5, 5)
@@ -192,6 +193,8 @@ def test_counts_of_other_modules():
     assert count_parameters(tall) == 9
     assert count_parameters(ExpRNN(2, 4, unitary=True)) == 16 + 16 + 4
     assert count_parameters(nn.Linear(5, 5).requires_grad_(False)) == 0
+    # this divided by zero, the number of entries of a point
+    assert count_parameters(isometry.orthogonal(nn.Linear(4, 0))) == 0
 
 
 @pytest.mark.parametrize("kind", [ScoRNN, ScuRNN, HouseholderRNN, LieRNN])

@@ -1,5 +1,7 @@
 """The number of free parameters of a network."""
 
+import math
+
 from torch import nn
 
 from isometry._declare import declared_parameters
@@ -35,7 +37,8 @@ def count_parameters(module: nn.Module) -> int:
     for p in module.parameters():
         if p.requires_grad and p in manifolds:
             manifold = manifolds[p]
-            points = p.numel() // manifold.origin(device="meta").numel()
+            # a point without entries has dimension 0, however many points there are
+            points = p.numel() // (math.prod(manifold.shape) or 1)
             total += points * manifold.dimension
         elif p.requires_grad:
             total += p.numel() * (2 if p.is_complex() else 1) - redundant.get(p, 0)
