@@ -273,17 +273,20 @@ def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
         Stiefel(4, 2).log(Q, P)
 
 
-def test_no_geodesic_joins_the_components_of_square_matrices(rng):
-    """Points in different components of O(n) are joined by no geodesic.
+@pytest.mark.parametrize("manifold", [O(3), Sphere(1)], ids=str)
+def test_no_geodesic_joins_components(manifold, rng):
+    """Points in different components are joined by no geodesic.
 
-    The error used to speak of a `Q` with determinant -1, which neither point was.
+    The error for O(n) used to speak of a `Q` with determinant -1, which neither point
+    was. On Sphere(1) the logarithm was NaN.
     """
-    Q = O(3).random(4, generator=rng)
+    Q = manifold.random(4, generator=rng)
     P = Q.clone()
-    P[2, :, 0] *= -1
-    message = r"`P` must be in the component of `Q`; .* \(1 of 4 pairs\).*Negate one"
-    with pytest.raises(ValueError, match=message):
-        O(3).log(Q, P)
+    P[2, ..., 0] *= -1
+    message = r"`P` must be in the component of `Q`; .* \(1 of 4 pairs\).*Negate"
+    for method in (manifold.log, manifold.distance):
+        with pytest.raises(ValueError, match=message):
+            method(Q, P)
 
 
 def test_an_error_names_the_argument_that_is_not_a_point(rng):

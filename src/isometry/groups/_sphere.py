@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import check_size
+from isometry._torch import is_fake
 from isometry.groups._manifold import EXP, AbstractManifold
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 
@@ -20,6 +21,8 @@ class Sphere(AbstractManifold):
        \exp_q(e) = \cos(\lVert e \rVert)\, q
                  + \frac{\sin \lVert e \rVert}{\lVert e \rVert}\, e. $$
 
+    $S^0$, the numbers 1 and -1, is not connected.
+
     Args:
         n: length of the vectors.
     """
@@ -30,6 +33,9 @@ class Sphere(AbstractManifold):
 
     def __post_init__(self) -> None:
         check_size(self.n, least=1)
+        if self.n == 1:
+            # a frozen dataclass does not allow assignments
+            vars(self).update(is_connected=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,6 +63,7 @@ class Sphere(AbstractManifold):
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         """Direction from `Q` to `P` (any if `P = -Q`), times the angle between them."""
         self.check_tensors(Q=Q, P=P)
+        self._check_component(Q, P)
         # project twice: for opposite points the first projection gives mostly rounding
         # errors, and the second makes them tangent
         across = self.project(Q, self.project(Q, P))
@@ -77,6 +84,17 @@ class Sphere(AbstractManifold):
         ratio = torch.where(here, 1, angle / torch.where(sine == 0, 1, sine))
         near, far = torch.where(opposite, 0, across), torch.where(opposite, other, 0)
         return near * ratio + far * angle
+
+    def _check_component(self, Q: Tensor, P: Tensor) -> None:
+        if self.is_connected or is_fake(Q):
+            return
+        apart = (Q * P < 0)[..., 0]
+        if apart.any():
+            raise ValueError(
+                f"`P` must be in the component of `Q`; got opposite numbers "
+                f"({int(apart.sum())} of {apart.numel()} pairs), which no geodesic "
+                f"joins. Negate `P`."
+            )
 
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         """The curvature is 1 for any plane."""

@@ -111,11 +111,11 @@ def logarithm(case: Case) -> None:
         case.require("distance", "be symmetric", there - back, scale=3)
         length = M.inner(Q, E, E).sqrt()
         case.require("distance", "be the length of `log`", there - length, scale=3)
-    if isinstance(M, AbstractGroup):
+    if isinstance(M, AbstractGroup) or M.dimension == 0:
         # log exists only if P is in the same component as Q
         P = case.points(3) if M.is_connected else M.exp(Q, case.tangent(Q, angle=7.0))
         gap = M.exp(Q, M.log(Q, P)) - P
-        case.zero("log", "reach every point of a group", gap, scale=10)
+        case.zero("log", "reach every point of a component", gap, scale=10)
 
 
 def retractions(case: Case) -> None:
