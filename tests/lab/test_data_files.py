@@ -8,14 +8,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from isometry.lab._data.catalogue import (
-    CATALOGUE,
-    DamagedFileError,
-    File,
-    find,
-    read,
-    write,
-)
+from isometry.lab._data.catalogue import CATALOGUE, DamagedFileError, File, find, read
+from isometry.lab._files import write_atomically
 from isometry.lab.tasks.mnist import parse_idx
 from tests.lab.small_data import dataset, idx
 
@@ -73,7 +67,7 @@ def test_read_takes_both_forms(file, tmp_path):
     assert path is not None
     assert path.suffix == ".gz"
     assert read(file, path) == CONTENT
-    write(tmp_path / "numbers", CONTENT)
+    write_atomically(tmp_path / "numbers", CONTENT)
     assert find(file, tmp_path) == tmp_path / "numbers"
     assert read(file, tmp_path / "numbers") == CONTENT
 
@@ -135,22 +129,17 @@ def test_read_stops_where_a_bomb_begins(file, tmp_path, monkeypatch):
     assert asked == [10241]
 
 
-def test_write_makes_folders(tmp_path):
-    write(tmp_path / "a" / "b", CONTENT)
-    assert (tmp_path / "a" / "b").read_bytes() == CONTENT
-
-
 @pytest.mark.errors
 def test_write_leaves_nothing_on_a_full_disk(tmp_path, monkeypatch):
     """On a full disk the old content stays, and no part of the new one is left."""
-    write(tmp_path / "numbers", b"old")
+    write_atomically(tmp_path / "numbers", b"old")
 
     def full(_handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write(tmp_path / "numbers", CONTENT)
+        write_atomically(tmp_path / "numbers", CONTENT)
     assert [path.name for path in tmp_path.iterdir()] == ["numbers"]
     assert (tmp_path / "numbers").read_bytes() == b"old"
 

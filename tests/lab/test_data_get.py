@@ -5,6 +5,7 @@ import gzip
 import os
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -100,6 +101,17 @@ def test_mirrors_complete_each_other(mirror, monkeypatch):
     write_files(folder / "bad", bad)
     write_files(folder / "good", {name: good[name] for name in (third, fourth)})
     assert contents(get_data("mnist")) == FILES
+
+
+def test_a_killed_process_leaves_no_partial_file_for_ever(mirror, monkeypatch):
+    """A partial file that is an hour old is removed; a new one may still be in use."""
+    url, folder = mirror
+    install(monkeypatch, url)
+    write_files(folder, packed(FILES))
+    place = write_files(cache() / "mnist", {"a.0.partial": b"1", "a.1.partial": b"2"})
+    old = time.time() - 3601
+    os.utime(place / "a.0.partial", (old, old))
+    assert contents(get_data("mnist")) == FILES | {"a.1.partial": b"2"}
 
 
 def test_damaged_cache_is_fetched_again(mirror, monkeypatch, caplog):

@@ -3,7 +3,9 @@
 import contextlib
 import itertools
 import json
+import math
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -58,6 +60,8 @@ class RunError(Exception):
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the content of a file. A crash leaves either the old or the new content.
 
+    Other processes never see the file incomplete, even if several write it at once.
+
     Args:
         path: the file.
         data: its new content.
@@ -65,17 +69,33 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         OSError: if the file cannot be written; it keeps its old content.
     """
-    partial = path.with_name(path.name + ".partial")
+    # A process id would not be unique: containers that share a folder have equal ids.
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError:
+    finally:
+        # only a write that failed still has this file
         partial.unlink(missing_ok=True)
-        raise
     _sync_folder(path.parent)
+
+
+def remove_partial(folder: Path, *, before: float = math.inf) -> None:
+    """Remove the partial files that killed processes have left in a folder.
+
+    Args:
+        folder: the folder, which need not exist.
+        before: remove only files that were last written before this time. Newer ones
+            may belong to a process that is still writing.
+    """
+    for path in folder.glob("*.partial"):
+        # another process may remove the file first
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before:
+                path.unlink()
 
 
 def as_json(value: Any) -> bytes:
@@ -160,6 +180,8 @@ def data_folder() -> Path:
 def locked(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes, until the block or this process ends.
 
+    Partial files that an earlier process has left in the folder are removed.
+
     Args:
         folder: folder of a run or of a sweep.
 
@@ -185,6 +207,7 @@ def locked(folder: Path) -> Iterator[None]:
             f"to a place where you have write permission."
         ) from error
     with hold:
+        remove_partial(folder)
         yield
 
 

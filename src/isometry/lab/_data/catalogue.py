@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import os
 import shutil
 import subprocess
 import tarfile
@@ -111,20 +110,6 @@ def _expand(content: bytes, limit: int, where: str) -> bytes:
             return stream.read(limit)
     except (EOFError, OSError, zlib.error) as error:
         raise _damaged(where, "be a whole gzip file", str(error)) from error
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file so that other processes never see it incomplete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Write to a temporary folder on the same disk. From there, the file can be moved to
-    # its place in one atomic operation.
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        unfinished = Path(folder) / path.name
-        with unfinished.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(path)
 
 
 # Seconds to wait for a response from a mirror. The time is short, so that a machine

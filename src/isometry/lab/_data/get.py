@@ -4,10 +4,12 @@ import argparse
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 
 from isometry.lab._data import catalogue
 from isometry.lab._data.catalogue import CATALOGUE, DamagedFileError, Dataset, File
+from isometry.lab._files import remove_partial, write_atomically
 from isometry.lab._options import as_typed
 
 _log = logging.getLogger(__name__)
@@ -92,6 +94,8 @@ def _is_cached(file: File, folder: Path) -> bool:
 
 def _fetch(name: str, dataset: Dataset, missing: list[File], folder: Path) -> None:
     """Write each missing file to a folder, from the first source that has the file."""
+    # another process may be writing the same files, which takes less than an hour
+    remove_partial(folder, before=time.time() - 3600)
     tried: list[str] = []
     for source in dataset.sources:
         if not missing:
@@ -99,7 +103,8 @@ def _fetch(name: str, dataset: Dataset, missing: list[File], folder: Path) -> No
         _log.info("%s: trying %s", name, source.name)
         try:
             for file, content in source.fetch(list(missing)):
-                catalogue.write(folder / file.name, content)
+                folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(folder / file.name, content)
                 missing.remove(file)
         except (catalogue.UnreachableError, DamagedFileError) as error:
             tried.append(f"  {source.name}: {error}")
