@@ -180,8 +180,7 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
     arrays: list[Tensor] = []
     for file in CATALOGUE[name].files:
         path = find(file, place) or place / file.name
-        ndim = 3 if "images" in file.name else 1
-        arrays.append(parse_idx(read(file, path), ndim, name=file.name))
+        arrays.append(parse_idx(read(file, path)))
     train_pixels, train_labels, test_pixels, test_labels = arrays
     return (
         Images(train_pixels.flatten(1), train_labels.long()),
@@ -189,12 +188,7 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
     )
 
 
-# The third byte of an idx file is a code for the type of the entries. In the files of
-# MNIST, all entries are unsigned bytes, which have this code.
-UNSIGNED_BYTE = 0x08
-
-
-def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
+def parse_idx(content: bytes) -> "Tensor":
     """The array of bytes in an idx file.
 
     An idx file holds two zero bytes, a byte for the type of the entries, a byte for the
@@ -202,32 +196,16 @@ def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
     entries.
 
     Args:
-        content: content of the whole file.
-        ndim: number of axes that the array must have.
-        name: name of the file, for error messages.
+        content: content of the whole file, with entries of one byte. It is not checked,
+            since `read` has compared it with its SHA-256.
 
     Returns:
         The array, as uint8.
-
-    Raises:
-        ValueError: if the header is wrong, or the file is too short or too long.
     """
     import numpy as np
     import torch
 
-    header = 4 + 4 * ndim
-    magic = bytes((0, 0, UNSIGNED_BYTE, ndim))
-    if len(content) < header or content[:4] != magic:
-        raise ValueError(
-            f"`{name}` must begin with {magic.hex()} and {ndim} lengths; got "
-            f"{content[:4].hex()!r} and {len(content)} bytes. Fetch it again with "
-            f"`isometry data get`."
-        )
-    shape = struct.unpack(f">{ndim}I", content[4:header])
-    if len(content) != header + math.prod(shape):
-        raise ValueError(
-            f"`{name}` must have {header} + {math.prod(shape)} bytes for {shape}; got "
-            f"{len(content)}. Fetch it again with `isometry data get`."
-        )
-    entries = np.frombuffer(content, np.uint8, offset=header)
+    ndim = content[3]
+    shape = struct.unpack_from(f">{ndim}I", content, 4)
+    entries = np.frombuffer(content, np.uint8, offset=4 + 4 * ndim)
     return torch.tensor(entries).reshape(shape)
