@@ -121,7 +121,7 @@ class NoSizes(nn.Module):
 class ListTask(OrderTask):
     """A task with an option that a command line cannot spell."""
 
-    places: tuple[int, ...] = (1, 2)
+    places: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

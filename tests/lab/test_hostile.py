@@ -169,14 +169,14 @@ def test_a_line_of_a_table_stays_one():
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("config.json", '{"task": ["copying"], "model": "lstm"}', "must be a string"),
+        ("config.json", '{"task": ["copying"], "model": "lstm"}', "must be a text; "),
         ("config.json", '{"task": "a", "model": "\\ud800"}', "surrogates not allowed"),
         ("summary.json", '{"steps": Infinity}', "must be a whole number; got inf"),
         ("summary.json", '{"seconds": NaN}', "must be a number; got nan"),
         ("summary.json", '{"steps": %s}' % ("9" * 400), "must be a whole number"),
         ("summary.json", '{"angles": "none"}', "must be a list; got 'none'"),
         ("summary.json", '{"a":' + "[" * 10**5, "must be JSON; got maximum recursion"),
-        ("environment.json", '{"versions": [1]}', "must be an object"),
+        ("environment.json", '{"versions": [1]}', "must be a table"),
         ("metrics.jsonl", "[1]\n{}\n", r"must hold a JSON object .* '\[1\]' in line 1"),
     ],
     ids=lambda text: text[:20],

@@ -42,6 +42,7 @@ _KINDS = {
     float: (int | float, "a number"),
     str: (str, "a text"),
     dict: (dict, "a table of names and values"),
+    list: (list, "a list"),
     NoneType: (NoneType, "null"),
 }
 
@@ -90,7 +91,8 @@ def types_of(config: type) -> dict[str, FieldType]:
         literals = [part for part in parts if get_origin(part) is Literal]
         # reduce `dict[str, Any]` to `dict`
         kinds = [get_origin(part) or part for part in parts if part not in literals]
-        if unknown := [kind for kind in kinds if kind not in _KINDS]:
+        # a list is an entry of a file, but has no spelling on a command line
+        if unknown := [kind for kind in kinds if kind not in _KINDS or kind is list]:
             raise ValueError(
                 f"`{field.name}` must be annotated as bool, int, float, str, dict or "
                 f"Literal, or as a union of these and None; got {unknown[0]} in "

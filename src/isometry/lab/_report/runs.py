@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from isometry.lab._files import CONFIG, ENDED, ENVIRONMENT, METRICS, SUMMARY
+from isometry.lab._options import FieldType
 
 Record = Mapping[str, Any]
 
@@ -163,7 +164,8 @@ def _json(path: Path) -> dict[str, Any]:
         )
     for name, kind in _ENTRIES[path.name].items():
         value = content.get(name)
-        if value is not None and not _is(value, kind):
+        finite = not isinstance(value, int | float) or as_number(value) is not None
+        if value is not None and not (finite and kind.takes(value)):
             raise ValueError(
                 f"`{name}` in `{path}` must be {kind}; got {value!r:.60}. {_REMEDY}"
             )
@@ -172,31 +174,23 @@ def _json(path: Path) -> dict[str, Any]:
 
 _REMEDY = "Remove the file or leave the run out."
 
-# The kind of value that each entry of a file must have. We check it because another
-# program or person may have written the file.
+# The type of each entry of a file. We check it because another program or person may
+# have written the file.
 _ENTRIES = {
     CONFIG: {
-        **dict.fromkeys(("task", "model", "command"), "a string"),
-        **dict.fromkeys(("hidden_size", "iterations", "seed"), "a whole number"),
-        **dict.fromkeys(("task_options", "model_options"), "an object"),
+        **dict.fromkeys(("task", "model", "command"), FieldType((str,))),
+        **dict.fromkeys(("hidden_size", "iterations", "seed"), FieldType((int,))),
+        **dict.fromkeys(("task_options", "model_options"), FieldType((dict,))),
     },
     SUMMARY: {
-        "status": "a string",
-        **dict.fromkeys(("steps", "parameters"), "a whole number"),
-        "seconds": "a number",
-        "angles": "a list",
-        "scores": "an object",
+        "status": FieldType((str,)),
+        **dict.fromkeys(("steps", "parameters"), FieldType((int,))),
+        "seconds": FieldType((float,)),
+        "angles": FieldType((list,)),
+        "scores": FieldType((dict,)),
     },
-    ENVIRONMENT: {"versions": "an object"},
+    ENVIRONMENT: {"versions": FieldType((dict,))},
 }
-
-
-def _is(value: object, kind: str) -> bool:
-    if kind == "a number":
-        return as_number(value) is not None
-    if kind == "a whole number":
-        return as_number(value) is not None and isinstance(value, int)
-    return isinstance(value, {"a string": str, "a list": list, "an object": dict}[kind])
 
 
 def _lines(path: Path) -> tuple[Record, ...]:
