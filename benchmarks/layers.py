@@ -20,7 +20,7 @@ from isometry.lab.bench import (
     UNCONSTRAINED,
 )
 from isometry.lab.bench.suites import (
-    constrain,
+    constrain_as,
     data,
     layer_at,
     orthogonal_linear,
@@ -45,7 +45,7 @@ def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
     The time of torch's two maps does not depend on the norm, so their coordinates keep
     their initial values.
     """
-    layer = constrain(orthogonal_linear(k, n, seed=0), name)
+    layer = constrain_as(orthogonal_linear(k, n, seed=0), name)
     if name in (OURS, OUR_CAYLEY) and norm > 0:
         parts = layer.parametrizations.weight
         B, stiefel = parts[0].base, parts[0].manifold

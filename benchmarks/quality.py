@@ -54,7 +54,7 @@ def network(name: str, *, seed: int) -> nn.Module:
     parts: list[nn.Module] = []
     for depth in range(DEPTH):
         plain = layers.orthogonal_linear(WIDTH, WIDTH, seed=100 * seed + depth)
-        parts += [layers.constrain(plain, name), nn.ReLU()]
+        parts += [layers.constrain_as(plain, name), nn.ReLU()]
     first = layers.orthogonal_linear(28 * 28, WIDTH, seed=100 * seed + 10)
     last = layers.orthogonal_linear(WIDTH, 10, seed=100 * seed + 11)
     return nn.Sequential(first, nn.ReLU(), *parts, last)

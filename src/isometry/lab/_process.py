@@ -113,11 +113,11 @@ class Signals:
     """Records SIGINT and SIGTERM inside a `with` block; they do not end the process.
 
     Attributes:
-        came: whether SIGINT or SIGTERM has been received.
+        received: whether SIGINT or SIGTERM has been received.
     """
 
     def __init__(self) -> None:
-        self.came = False
+        self.received = False
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -133,7 +133,7 @@ class Signals:
             signal.signal(number, handler)
 
     def _remember(self, _number: int, _frame: FrameType | None) -> None:
-        self.came = True
+        self.received = True
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def headline(experiment: ReportedExperiment) -> str:
     word = tables.word_for(metric)
     what = "final training loss" if metric == "loss" else f"test {word}"
     name = label if len(groups) == 1 else f"Best is {label}"
-    steps = tables.whole(max(run.steps for run in top.counted))
+    steps = tables.count_text(max(run.steps for run in top.counted))
     text = f"{name}: {what} {value} after {steps} steps."
     baseline = experiment.baseline_of_metric
     if baseline is not None:

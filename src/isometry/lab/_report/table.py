@@ -117,7 +117,7 @@ def _cells(
     counts = [run.summary.get("parameters") for run in group.runs]
     parameters = next((count for count in counts if count is not None), None)
     cells = {"Network": name, "n": str(first.hidden_size or DASH)}
-    cells["Parameters"] = whole(parameters)
+    cells["Parameters"] = count_text(parameters)
     for heading, score in _scores(experiment).items():
         cells[heading] = spread(group.values(score))
     if paper and paper.rows:
@@ -216,7 +216,7 @@ def _other(experiment: ReportedExperiment, name: str, run: Run) -> float | None:
 def _steps(group: SeedGroup) -> str:
     planned = group.first.config.get("iterations")
     steps = sorted({run.steps for run in group.counted})
-    text = "–".join(whole(count) for count in dict.fromkeys((steps[0], steps[-1])))
+    text = "–".join(count_text(count) for count in dict.fromkeys((steps[0], steps[-1])))
     return text if planned is None or steps == [planned] else f"{text} of {planned:,}"
 
 
@@ -239,7 +239,7 @@ def spread(values: Sequence[float]) -> str:
     )
 
 
-def whole(value: int | None) -> str:
+def count_text(value: int | None) -> str:
     """A count as text, with thousands separators; a dash for None."""
     return DASH if value is None else f"{value:,}"
 

@@ -60,7 +60,7 @@ def run_all(
     kill_at, stop_at = math.inf, time.monotonic() + seconds
     with Signals() as signals, _ended(children):
         while True:
-            stop = signals.came or time.monotonic() >= stop_at
+            stop = signals.received or time.monotonic() >= stop_at
             if not children and (stop or not waiting):
                 break
             while waiting and len(children) < jobs and not stop:
@@ -78,7 +78,7 @@ def run_all(
                     failed[child.folder.name] = message
                 view.end(child.folder.name, message)
             view.refresh()
-    if signals.came:
+    if signals.received:
         raise KeyboardInterrupt
     return failed
 

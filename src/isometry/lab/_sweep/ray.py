@@ -51,7 +51,7 @@ def run_all(
         failed: dict[str, str] = {}
         kill_at = math.inf
         while tasks:
-            if signals.came and kill_at == math.inf:
+            if signals.received and kill_at == math.inf:
                 kill_at = time.monotonic() + GRACE
                 # a worker treats a cancellation like Ctrl-C, and writes a checkpoint
                 for task in tasks:
@@ -66,7 +66,7 @@ def run_all(
                     failed[folder.name] = message
                 view.end(folder.name, message)
             view.refresh()
-    if signals.came:
+    if signals.received:
         raise KeyboardInterrupt
     return failed
 

@@ -172,7 +172,7 @@ class Trainer:
             while state.step < iterations:
                 begin, cpu = time.perf_counter(), time.process_time()
                 step = Step(experiment, model, self.ranks, state.step)
-                loss, stop = step.agree(interrupt=signals.came)
+                loss, stop = step.agree(interrupt=signals.received)
                 if _diverged(loss, state):
                     return "diverged"
                 step.update()

@@ -42,7 +42,7 @@ def parametrized(A: Tensor, G: Tensor, name: str) -> Call:
     plain.weight = nn.Parameter(torch.linalg.qr(A)[0])
     options = {} if name == bench.GEOTORCH else {"use_trivialization": False}
     # torch adds `parametrizations` at run time, where type checkers cannot see it
-    layer: Any = constrain(plain, name, **options).to(A.device)
+    layer: Any = constrain_as(plain, name, **options).to(A.device)
     original = layer.parametrizations.weight.original
     with torch.no_grad():
         original.copy_(A.tril(-1))
@@ -72,7 +72,7 @@ BATCH = 64
 RATE = 1e-6
 
 
-def constrain(layer: nn.Module, name: str, **options: Any) -> nn.Module:
+def constrain_as(layer: nn.Module, name: str, **options: Any) -> nn.Module:
     """Make the weight of a layer orthogonal with the method of the contender `name`."""
     if name == bench.GEOTORCH:
         import geotorch
@@ -109,7 +109,7 @@ def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
     keep their initial coordinates.
     """
     # torch adds `parametrizations` at run time, where type checkers cannot see it
-    layer: Any = constrain(orthogonal_linear(n, n, seed=seed), name)
+    layer: Any = constrain_as(orthogonal_linear(n, n, seed=seed), name)
     if name not in (
         bench.UNCONSTRAINED,
         bench.OUR_HOUSEHOLDER,
@@ -185,7 +185,7 @@ class Loop(nn.Module):
         super().__init__()
         self.input_map = nn.Linear(1, n)
         # type checkers do not know the type of a parametrized weight
-        self.state_map: Any = constrain(orthogonal_linear(n, n, seed=0), name)
+        self.state_map: Any = constrain_as(orthogonal_linear(n, n, seed=0), name)
         self.activation = ModReLU(n)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:

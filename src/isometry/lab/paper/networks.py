@@ -162,7 +162,7 @@ def descent(lr: float, *parameters: str) -> OptimizerRecipe:
     )
 
 
-def nearest(table: Mapping[int, float], size: int) -> float:
+def at_nearest_size(table: Mapping[int, float], size: int) -> float:
     """The value in `table` for the size that is nearest to `size`."""
     return table[min(table, key=lambda entry: abs(entry - size))]
 
@@ -183,7 +183,7 @@ def schedule_exprnn(task: str, size: int) -> Schedule:
 
     On TIMIT, Adam updates all parameters except the orthogonal weight.
     """
-    lr = nearest(EXPRNN[task], size)
+    lr = at_nearest_size(EXPRNN[task], size)
     rest = adam(lr) if task == "timit" else rmsprop(lr)
     source = (
         UNPUBLISHED if task == "adding" else "[LM19] appendix, table of hyperparameters"
@@ -233,7 +233,7 @@ def schedule_rgd(task: str, size: int) -> Schedule:
         rest = rmsprop(1e-3, like=THEANO)
         source = UNPUBLISHED if task == "adding" else "[WPH16], its code"
         return Schedule((rest, descent(2e-3, "weight_hh")), source)
-    rest = rmsprop(nearest({116: 1e-3, 512: 1e-4}, size), like=KERAS)
+    rest = rmsprop(at_nearest_size({116: 1e-3, 512: 1e-4}, size), like=KERAS)
     like = {**KERAS, "retraction": "cayley"}
     W = rmsprop(2e-6, "weight_hh", like=like)
     return Schedule((rest, W), "[WPH16], its code; adapted in the Lie algebra")
