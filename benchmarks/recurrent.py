@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 import isometry
 from benchmarks.records import reached, table
-from isometry._backend import only_torch
+from isometry._backend import TimeSteps, only_torch
 from isometry._backend.nonlinearities import modrelu
 from isometry.lab.bench import BARE, TORCH_RNN
 from isometry.lab.bench.suites import bare, whole_step
 from isometry.lab.bench.timing import Call, interleave
 from isometry.nn import ExpRNN
 from isometry.nn._scan import Weights, scan
-from isometry.nn._sequence import Pass, TimeSteps
+from isometry.nn._sequence import Pass
 
 COMPILED = "isometry, C"
 PURE = "isometry, torch"

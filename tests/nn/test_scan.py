@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from isometry._backend import TimeSteps
 from isometry._backend.constants import SIGMAS, Sigma
 from isometry.nn._scan import Weights, scan, unrolled
-from isometry.nn._sequence import Pass, TimeSteps
+from isometry.nn._sequence import Pass
 from tests.helpers import eps, random_unitary
 
 REAL = [torch.float32, torch.float64]

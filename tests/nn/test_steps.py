@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from isometry.nn._sequence import TimeSteps
+from isometry._backend import TimeSteps
 
 LENGTHS = [[3, 3], [5, 3, 3, 1], [4], [1, 1, 1], [6, 1]]
 
@@ -51,11 +51,12 @@ def test_equal_steps_are_remembered():
     assert TimeSteps.equal(7, 3) == TimeSteps((3,) * 7)
 
 
-def test_the_table_for_c_counts_rows():
-    table = TimeSteps((4, 4, 1)).table
-    assert list(table.starts) == [0, 4, 8, 9]
-    assert list(table.sizes) == [4, 4, 1]
-    assert (table.batch, table.rows) == (4, 9)
+def test_the_arrays_for_c_count_rows():
+    steps = TimeSteps((4, 4, 1))
+    starts, sizes, length = steps.arguments
+    assert list(starts) == [0, 4, 8, 9]
+    assert list(sizes) == [4, 4, 1]
+    assert (steps.batch, steps.rows, length) == (4, 9, 3)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 2, 1)], ids=["equal", "varied"])

@@ -22,7 +22,7 @@ from isometry._backend.operations import Stage as Stage
 from isometry._backend.operations import TorchBackend as TorchBackend
 from isometry._backend.operations import plain_skew as plain_skew
 from isometry._backend.recurrence import Cell as Cell
-from isometry._backend.recurrence import TimeStepTable as TimeStepTable
+from isometry._backend.recurrence import TimeSteps as TimeSteps
 from isometry._torch import dispatch_modes
 
 # the type of both backends, for annotations outside of this folder

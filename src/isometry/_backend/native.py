@@ -24,7 +24,7 @@ from isometry._backend.library import c_library, loaded, reasons, torch_library,
 from isometry._backend.memory import PLAIN, recycled
 from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.operations import Polynomial, PowerSums, TorchBackend
-from isometry._backend.recurrence import Cell, Gradients, TimeStepTable
+from isometry._backend.recurrence import Cell, Gradients, TimeSteps
 from isometry._backend.store import BuildError
 from isometry._dtypes import PRECISIONS
 
@@ -195,15 +195,13 @@ class NativeBackend(TorchBackend):
         self._c.pull_back(self.gemm, w, g, *outputs, *options)
         return X
 
-    def scan(
-        self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeStepTable
-    ) -> None:
+    def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
         """Overwrite the drive u_t in H with the states; see `recurrence.scan`."""
         W, sigma, _ = cell
-        n = len(W)
+        n, batch = len(W), time_steps.batch
         h, w = self._pointer("H", H, time_steps.rows * n), self._pointer("W", W, n * n)
-        b, first = self._threshold(cell), self._pointer("h0", h0, time_steps.batch * n)
-        options = (*time_steps.arguments, n, SIGMAS[sigma], _threads(time_steps))
+        b, first = self._threshold(cell), self._pointer("h0", h0, batch * n)
+        options = (*time_steps.arguments, n, SIGMAS[sigma], _threads(batch))
         self._c.scan(self.gemm, h, w, b, first, *options)
 
     def scan_adjoint(
@@ -212,7 +210,7 @@ class NativeBackend(TorchBackend):
         H: Tensor,
         cell: Cell,
         h0: Tensor,
-        time_steps: TimeStepTable,
+        time_steps: TimeSteps,
         *,
         dH: Tensor | None,
         dh_last: Tensor | None,
@@ -222,19 +220,19 @@ class NativeBackend(TorchBackend):
         Returns the gradients for W, b and h0; see `recurrence.scan_adjoint`.
         """
         W, sigma, b = cell
-        n, threads = len(W), _threads(time_steps)
-        rows, batch = time_steps.rows * n, time_steps.batch * n
+        n, batch = len(W), time_steps.batch
+        rows, threads = time_steps.rows * n, _threads(batch)
         # each thread adds up its own gradients with respect to W and b
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
         # a thread can gather this many rows d_t, and as many rows h_{t-1}
-        capacity = max(_ROWS_TOGETHER, -(-time_steps.batch // threads))
+        capacity = max(_ROWS_TOGETHER, -(-batch // threads))
         scratch, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(h0)
         self._c.scan_adjoint(
             *(self.gemm, self._pointer("D", D, rows), self._pointer("H", H, rows)),
             None if dH is None else self._pointer("dH", dH, rows),
-            None if dh_last is None else self._pointer("dh_last", dh_last, batch),
+            None if dh_last is None else self._pointer("dh_last", dh_last, batch * n),
             *(self._pointer("W", W, n * n), self._threshold(cell)),
-            self._pointer("h0", h0, batch),
+            self._pointer("h0", h0, batch * n),
             *(dW.data_ptr(), db.data_ptr(), dh0.data_ptr(), scratch.data_ptr()),
             *(*time_steps.arguments, n, SIGMAS[sigma], threads, capacity),
         )
@@ -317,8 +315,8 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     return PolynomialTable(array, (powers, len(stages), polynomial.squares), slots)
 
 
-def _threads(time_steps: TimeStepTable) -> int:
-    return max(1, min(torch.get_num_threads(), time_steps.batch))
+def _threads(batch: int) -> int:
+    return max(1, min(torch.get_num_threads(), batch))
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:

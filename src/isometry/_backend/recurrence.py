@@ -8,9 +8,10 @@ states. A complex state is a row of pairs of real and imaginary parts.
 """
 
 import ctypes
-from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,31 +42,118 @@ class Gradients(NamedTuple):
     h0: Tensor
 
 
-class TimeStepTable:
-    """Which rows of a buffer of states belong to which time step; see scan.h.
+@dataclass(frozen=True)
+class TimeSteps:
+    """The number of rows at each time step, for rows sorted as in a `PackedSequence`.
 
-    Args:
-        sizes: the number of rows of each time step.
+    Time step t has `sizes[t]` rows, one for each sequence that is longer than t. The
+    longest sequences come first, so the sizes never increase.
 
-    Raises:
-        ValueError: if a size is negative or larger than the one before.
+    During export the batch size may be symbolic. Read it from the shape of a tensor and
+    never with `len`, which would turn it into a constant.
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        sizes = list(sizes)
+    sizes: tuple[int, ...]
+
+    @staticmethod
+    def equal(length: int, batch: int) -> "TimeSteps":
+        """The time steps of `batch` sequences that all have this length."""
+        # not `_equal`, because Dynamo ignores `lru_cache` and warns about it
+        if torch.compiler.is_compiling():
+            return TimeSteps((batch,) * length)
+        return _equal(length, batch)
+
+    @property
+    def batch(self) -> int:
+        """The number of sequences."""
+        return self.sizes[0] if len(self.sizes) > 0 else 0
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The index of each time step's first row, then the total number of rows."""
+        return (0, *accumulate(self.sizes))
+
+    @cached_property
+    def rows(self) -> int:
+        """The total number of rows, over all time steps."""
+        return self.starts[-1]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all sequences have the same length."""
+        # not `not self.sizes`, which Dynamo cannot trace
+        return len(self.sizes) == 0 or self.sizes[0] == self.sizes[-1]
+
+    def cut(self, length: int | None) -> list[tuple["TimeSteps", slice]]:
+        """Consecutive parts of at most `length` time steps, with the rows of each."""
+        if length is None or length >= len(self.sizes):
+            return [(self, slice(None))]
+        cuts = []
+        for t in range(0, len(self.sizes), length):
+            part = TimeSteps(self.sizes[t : t + length])
+            cuts.append((part, slice(self.starts[t], self.starts[t] + part.rows)))
+        return cuts
+
+    def last(self, X: Tensor) -> Tensor:
+        """The row of `X` that belongs to the last time step of each sequence."""
+        if self.is_equal:
+            # if the batch size is symbolic, torch 2.7 cannot export the slice below
+            if torch.compiler.is_compiling():
+                return X.split(self.sizes)[-1]
+            return X[X.shape[0] - self.sizes[0] :]
+        rows = self._row(self._lengths() - 1, _upto(self.batch))
+        return X[rows.to(X.device)]
+
+    def reversed(self, X: Tensor) -> Tensor:
+        """The rows `X` with every sequence reversed in time."""
+        if self.is_equal:
+            # if the batch size is symbolic, torch cannot export the strides of a flip
+            if torch.compiler.is_compiling():
+                return torch.cat(X.split(self.sizes)[::-1])
+            shape = (len(self.sizes), self.batch)
+            return X.unflatten(0, shape).flip(0).flatten(0, 1)
+        sizes = torch.tensor(self.sizes, device="cpu")
+        time = torch.repeat_interleave(_upto(len(sizes)), sizes)
+        sequence = _upto(self.rows) - self._row(time, 0)
+        rows = self._row(self._lengths()[sequence] - 1 - time, sequence)
+        return X[rows.to(X.device)]
+
+    def _lengths(self) -> Tensor:
+        """The lengths of the sequences, in time steps."""
+        sizes = torch.tensor(self.sizes, device="cpu")
+        return (sizes[:, None] > _upto(self.batch)).sum(0)
+
+    def _row(self, time: Tensor, sequence: Tensor | int) -> Tensor:
+        """The index of the row that holds time step `time` of a sequence."""
+        return torch.tensor(self.starts, device="cpu")[time] + sequence
+
+    @cached_property
+    def arguments(self) -> tuple[Any, Any, int]:
+        """The arguments `starts`, `sizes` and `steps` of the C functions; see scan.h.
+
+        Raises:
+            ValueError: if a size is negative or larger than the one before.
+        """
+        sizes = [*self.sizes]
         if sizes != sorted(sizes, reverse=True) or min(sizes, default=0) < 0:
             raise ValueError(f"`sizes` must neither grow nor be negative; got {sizes}.")
-        starts = [0, *accumulate(sizes)]
-        self.batch, self.rows = max(sizes, default=0), starts[-1]
-        self.starts, self.sizes = tuple(starts), tuple(sizes)
-        # whether all sequences have the same length
-        self.is_equal = not sizes or sizes[0] == sizes[-1]
-        # the arguments `starts`, `sizes` and `steps` of the C functions
-        arrays = ((ctypes.c_long * len(row))(*row) for row in (starts, sizes))
-        self.arguments = (*arrays, len(sizes))
+        # C arrays and no tensors: a tensor that is cached would depend on the mode and
+        # the default device under which it was created
+        arrays = [(ctypes.c_long * len(row))(*row) for row in (self.starts, sizes)]
+        return arrays[0], arrays[1], len(sizes)
 
 
-def scan(H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeStepTable) -> None:
+def _upto(end: int) -> Tensor:
+    # stay on the CPU, even if the user has set another default device
+    return torch.arange(end, device="cpu")
+
+
+@lru_cache(maxsize=64)
+def _equal(length: int, batch: int) -> TimeSteps:
+    return TimeSteps((batch,) * length)
+
+
+def scan(H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
     """Overwrite the drive in H with the states.
 
     Args:
@@ -88,7 +176,7 @@ def scan_adjoint(
     H: Tensor,
     cell: Cell,
     h0: Tensor,
-    time_steps: TimeStepTable,
+    time_steps: TimeSteps,
     *,
     dH: Tensor | None,
     dh_last: Tensor | None,

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isometry._backend import TimeSteps
 from isometry._checks import check_flags
 from isometry._torch import autocast_off, needs_plain_operations
 from isometry.groups import SO
 from isometry.nn._as_torch import AbstractNamedCell
 from isometry.nn._recurrent import State
 from isometry.nn._scan import input_drive
-from isometry.nn._sequence import Pass, TimeSteps
+from isometry.nn._sequence import Pass
 from isometry.parametrizations._register import constrain
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isometry._backend import Cell, backend_for
+from isometry._backend import Cell, TimeSteps, backend_for
 from isometry._backend.constants import Sigma
 from isometry._backend.memory import recycled
 from isometry._backend.nonlinearities import (
@@ -23,7 +23,7 @@ from isometry._backend.nonlinearities import (
     takes_threshold,
 )
 from isometry._torch import autocast_off, is_batched_gradient, needs_plain_operations
-from isometry.nn._sequence import Pass, TimeSteps
+from isometry.nn._sequence import Pass
 
 # With at most this many classes, a product with one-hot vectors is the fastest way to
 # compute the gradient with respect to the input weight T.
@@ -152,7 +152,7 @@ class Scan(torch.autograd.Function):
             ends = _ends(dh_last, after, first)
             backend = backend_for(D, H, W, first, cell.b, dH_part, ends)
             gradients = backend.scan_adjoint(
-                D, H, cell, first, part.table, dH=dH_part, dh_last=ends
+                D, H, cell, first, part, dH=dH_part, dh_last=ends
             )
             dW += gradients.W
             if db is not None:
@@ -171,7 +171,7 @@ def _states(
     cell = weights.cell()
     H = recycled((time_steps.rows, first.shape[1]), first)
     _write_drive(x, weights.T, weights.summand(), out=H)
-    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, time_steps.table)
+    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, time_steps)
     return H
 
 

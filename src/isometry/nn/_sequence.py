@@ -2,108 +2,15 @@
 
 import reprlib
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from isometry._backend import TimeStepTable
+from isometry._backend import TimeSteps
 from isometry._torch import is_fake, transforms
-
-
-@dataclass(frozen=True)
-class TimeSteps:
-    """The number of rows at each time step, for rows sorted as in a `PackedSequence`.
-
-    Time step t has `sizes[t]` rows, one for each sequence that is longer than t. The
-    longest sequences come first, so the sizes never increase.
-
-    During export the batch size may be symbolic. Read it from the shape of a tensor and
-    never with `len`, which would turn it into a constant.
-    """
-
-    sizes: tuple[int, ...]
-
-    @staticmethod
-    def equal(length: int, batch: int) -> "TimeSteps":
-        """The time steps of `batch` sequences that all have this length."""
-        # not `_equal`, because Dynamo ignores `lru_cache` and warns about it
-        if torch.compiler.is_compiling():
-            return TimeSteps((batch,) * length)
-        return _equal(length, batch)
-
-    @property
-    def batch(self) -> int:
-        """The number of sequences."""
-        return self.sizes[0]
-
-    @cached_property
-    def starts(self) -> tuple[int, ...]:
-        """The index of each time step's first row, then the total number of rows."""
-        return (0, *accumulate(self.sizes))
-
-    @property
-    def rows(self) -> int:
-        """The total number of rows, over all time steps."""
-        return self.starts[-1]
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether all sequences have the same length."""
-        return self.sizes[0] == self.sizes[-1]
-
-    def cut(self, length: int | None) -> list[tuple["TimeSteps", slice]]:
-        """Consecutive parts of at most `length` time steps, with the rows of each."""
-        if length is None or length >= len(self.sizes):
-            return [(self, slice(None))]
-        cuts = []
-        for t in range(0, len(self.sizes), length):
-            part = TimeSteps(self.sizes[t : t + length])
-            cuts.append((part, slice(self.starts[t], self.starts[t] + part.rows)))
-        return cuts
-
-    def last(self, X: Tensor) -> Tensor:
-        """The row of `X` that belongs to the last time step of each sequence."""
-        if self.is_equal:
-            # if the batch size is symbolic, torch 2.7 cannot export the slice below
-            if torch.compiler.is_compiling():
-                return X.split(self.sizes)[-1]
-            return X[X.shape[0] - self.batch :]
-        rows = self._row(self._lengths() - 1, _upto(self.batch))
-        return X[rows.to(X.device)]
-
-    def reversed(self, X: Tensor) -> Tensor:
-        """The rows `X` with every sequence reversed in time."""
-        if self.is_equal:
-            # if the batch size is symbolic, torch cannot export the strides of a flip
-            if torch.compiler.is_compiling():
-                return torch.cat(X.split(self.sizes)[::-1])
-            shape = (len(self.sizes), self.batch)
-            return X.unflatten(0, shape).flip(0).flatten(0, 1)
-        sizes = torch.tensor(self.sizes, device="cpu")
-        time = torch.repeat_interleave(_upto(len(sizes)), sizes)
-        sequence = _upto(self.rows) - self._row(time, 0)
-        rows = self._row(self._lengths()[sequence] - 1 - time, sequence)
-        return X[rows.to(X.device)]
-
-    def _lengths(self) -> Tensor:
-        """The lengths of the sequences, in time steps."""
-        sizes = torch.tensor(self.sizes, device="cpu")
-        return (sizes[:, None] > _upto(self.batch)).sum(0)
-
-    def _row(self, time: Tensor, sequence: Tensor | int) -> Tensor:
-        """The index of the row that holds time step `time` of a sequence."""
-        return torch.tensor(self.starts, device="cpu")[time] + sequence
-
-    @cached_property
-    def table(self) -> TimeStepTable:
-        """Starts and sizes of the time steps, in the form that the backends read."""
-        # The cached table must not hold a tensor, because a tensor depends on the mode
-        # and the default device under which it was created.
-        return TimeStepTable(self.sizes)
 
 
 class Pass(NamedTuple):
@@ -116,16 +23,6 @@ class Pass(NamedTuple):
     time_steps: TimeSteps
     last_only: bool = False
     chunk: int | None = None
-
-
-def _upto(end: int) -> Tensor:
-    # stay on the CPU, even if the user has set another default device
-    return torch.arange(end, device="cpu")
-
-
-@lru_cache(maxsize=64)
-def _equal(length: int, batch: int) -> TimeSteps:
-    return TimeSteps((batch,) * length)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from isometry._backend import TimeSteps
 from isometry._backend.constants import Sigma
 from isometry._torch import autocast_off
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
 from isometry.nn._scan import Weights, input_drive, scan_field
-from isometry.nn._sequence import Pass, TimeSteps
+from isometry.nn._sequence import Pass
 
 
 @dataclass(frozen=True)
