@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -53,39 +53,57 @@ class RunState:
     solved_at: int | None = None
 
 
+@dataclass
 class Step:
     """One training step, on this process's part of the batch.
 
-    Args:
+    Attributes:
         experiment: the task, the model and its optimizers.
-        model: the model of the experiment; with several processes, wrapped so that its
-            gradients are averaged over all processes.
         ranks: the rank of this process among the processes that share each batch.
         index: index of the step, counting from 0.
+        batch: this process's part of the batch.
+        weights: the number of terms in the mean loss and in each mean metric.
+        outputs: outputs of the model for the batch.
+        loss: mean loss of the outputs.
+        share: `agree` sets this factor, and `update` multiplies the loss of this
+            process by it. Then the average of the gradients over all processes is the
+            gradient of the mean loss of the whole batch.
     """
 
-    def __init__(
-        self, experiment: Experiment, model: nn.Module, ranks: Ranks, index: int
-    ) -> None:
-        self.experiment, self.ranks, self.index = experiment, ranks, index
-        config, task = experiment.config.training, experiment.task
+    experiment: Experiment
+    ranks: Ranks
+    index: int
+    batch: Batch
+    weights: dict[str, int]
+    outputs: Tensor
+    loss: Tensor
+    share: float = 1.0
+
+    @classmethod
+    def forward(
+        cls, experiment: Experiment, model: nn.Module, ranks: Ranks, index: int
+    ) -> Self:
+        """Set the global seed, draw the batch of a step, and compute its loss.
+
+        Args:
+            experiment: the task, the model and its optimizers.
+            model: the model of the experiment; with several processes, wrapped so that
+                its gradients are averaged over all processes.
+            ranks: the rank of this process among the processes that share each batch.
+            index: index of the step, counting from 0.
+
+        Returns:
+            The step, whose `update` is still to be called.
+        """
+        task, config = experiment.task, experiment.config.training
         # set the seed at each step, so that dropout is the same in a resumed run
         torch.manual_seed((config.seed << 32) + index * ranks.count + ranks.rank)
-        batch = task.batch(
-            index,
-            size=config.batch_size,
-            seed=config.seed,
-            rank=ranks.rank,
-            ranks=ranks.count,
-        )
-        self.batch = to_device(batch, ranks.device)
-        self.weights = task.weights(batch)
-        self.outputs = model(self.batch.x)
-        self.loss = task.loss(self.outputs, self.batch)
-        # `agree` sets this factor, and `update` multiplies the loss of this process by
-        # it. Then the average of the gradients over all processes is the gradient of
-        # the mean loss of the whole batch.
-        self.share = 1.0
+        part = {"rank": ranks.rank, "ranks": ranks.count}
+        on_cpu = task.batch(index, size=config.batch_size, seed=config.seed, **part)
+        batch, weights = to_device(on_cpu, ranks.device), task.weights(on_cpu)
+        outputs = model(batch.x)
+        loss = task.loss(outputs, batch)
+        return cls(experiment, ranks, index, batch, weights, outputs, loss)
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
         """The loss of the whole batch, and whether any process was told to stop."""
@@ -171,7 +189,7 @@ class Trainer:
         with Signals() as signals:
             while state.step < iterations:
                 begin, cpu = time.perf_counter(), time.process_time()
-                step = Step(experiment, model, self.ranks, state.step)
+                step = Step.forward(experiment, model, self.ranks, state.step)
                 loss, stop = step.agree(interrupt=signals.received)
                 if _diverged(loss, state):
                     return "diverged"
