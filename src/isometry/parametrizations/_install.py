@@ -58,24 +58,16 @@ def install(
     check_policy(every, radius, moving=has_base)
     X = layout.points(in_float32_or_wider(weight.detach()))
     Q = initial_point(manifold, X, options.init, options.generator)
+    shared: dict[str, Any] = {"manifold": manifold, "layout": layout}
+    shared |= {"retraction": retraction, "dtype": weight.dtype, "init": options.init}
     constraint: AbstractConstraint
     if isinstance(retraction, Householder):
-        constraint = Reflections(
-            manifold=manifold,
-            layout=layout,
-            retraction=retraction,
-            dtype=weight.dtype,
-            init=options.init,
-            buffer=Q.new_ones(*Q.shape[:-2], Q.shape[-1]),
-        )
+        phase = Q.new_ones(*Q.shape[:-2], Q.shape[-1])
+        constraint = Reflections(**shared, buffer=phase)
     else:
         base = layout.weight(Q).clone(memory_format=torch.contiguous_format)
         constraint = Trivialization(
-            manifold=manifold,
-            layout=layout,
-            retraction=retraction,
-            dtype=weight.dtype,
-            init=options.init,
+            **shared,
             buffer=base if has_base else None,
             rebase_every=every,
             rebase_radius=radius,
