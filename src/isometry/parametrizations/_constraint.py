@@ -86,6 +86,9 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         del state, prefix
         return None
 
+    def polish(self) -> None:
+        """Remove rounding errors after a cast to a wider dtype; by default, nothing."""
+
     @abstractmethod
     def is_filled(self, X: Tensor) -> bool:
         """Whether coordinates were initialized as if they were the weight."""

@@ -213,7 +213,7 @@ class Coordinates(ParametrizationList):
         super()._apply(without_half, recurse)
         self._mark()
         wider = torch.finfo(self.original.dtype).eps < torch.finfo(before).eps
-        if wider and isinstance(constraint, Trivialization):
+        if wider:
             constraint.polish()
         return self
 
