@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import is_finite
 from isometry._orthonormal import identity, newton_schulz, unitarity_defect
 from isometry._torch import is_fake
 from isometry.groups._basis import gaussian
@@ -15,6 +14,7 @@ from isometry.groups._group import AbstractClassicalGroup, lower_triangle
 from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
+from isometry.linalg._skew import skew_eigh
 
 # Angles that are closer to pi or -pi than this get their signs from `Sp._sign`. A
 # smaller number would work too.
@@ -87,8 +87,7 @@ class Sp(AbstractClassicalGroup):
     def _quaternionic_log(self, Q: Tensor) -> Tensor:
         """The logarithm that `algebra_log` defines, without its derivative."""
         A = logm_unitary(Q)
-        finite = is_finite(A)
-        theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0))
+        theta, V, finite = skew_eigh(A)
         border = (theta.abs() > math.pi - _BORDER)[..., None, :]
         if not is_fake(A) and not border.any():
             return A

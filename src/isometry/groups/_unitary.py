@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import is_finite, nan_unless_finite
+from isometry._checks import nan_unless_finite
 from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry.groups._group import (
     AbstractClassicalGroup,
@@ -19,6 +19,7 @@ from isometry.groups._maps import QR, AbstractRetraction, Exp, Polar
 from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import determinant, turn_last_column
 from isometry.linalg import logm_unitary, polar, skew
+from isometry.linalg._skew import skew_eigh
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class SU(AbstractClassicalGroup):
         return _traceless(with_derivative(Q, A))
 
     def _shift_angles(self, A: Tensor) -> Tensor:
-        theta, V = torch.linalg.eigh(-1j * torch.where(is_finite(A), A, 0))
+        theta, V, _ = skew_eigh(A)
         turns = (theta.sum(-1, keepdim=True) / (2 * math.pi)).round()
         index = torch.arange(self.n, device=theta.device)
         # theta is in ascending order: lower the last `turns` angles by 2 pi, or raise

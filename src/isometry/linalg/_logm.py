@@ -25,6 +25,7 @@ from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit
+from isometry.linalg._skew import skew_eigh
 
 # The spectrum is split at the largest gap between the cosines in this interval, so at
 # an angle between 90 and 120 degrees. Up to 120 degrees, theta / sin(theta) as a
@@ -138,9 +139,7 @@ class Dlogm(Implicit):
 
     @staticmethod
     def forward(A: Tensor, E: Tensor) -> Tensor:
-        finite = is_finite(A)
-        # -iA is Hermitian, and `eigh` (unlike `eig`) returns a unitary V
-        theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0))
+        theta, V, finite = skew_eigh(A)
         gap = theta[..., :, None] - theta[..., None, :]
         # psi(i gap) = i gap / (1 - exp(-i gap)), in a form without cancellation
         Psi = torch.exp(0.5j * gap) / torch.sinc(gap / (2 * math.pi))

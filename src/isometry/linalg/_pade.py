@@ -9,14 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from isometry._checks import check_square, is_finite, nan_unless_finite
+from isometry._checks import check_square, nan_unless_finite
 from isometry._dtypes import in_float32_or_wider
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off, constant_in_graphs
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._logm import logm_unitary
-from isometry.linalg._skew import with_skew_gradient
+from isometry.linalg._skew import skew_eigh, with_skew_gradient
 from isometry.linalg._squaring import one_norm, scaled_and_squared
 
 
@@ -133,8 +133,7 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
         return cayley_inverse(Q)
     L = logm_unitary(Q)
     L = L.to(torch.promote_types(L.dtype, torch.float64))
-    finite = is_finite(L)
-    theta, V = torch.linalg.eigh(-1j * torch.where(finite, L, 0))
+    theta, V, _ = skew_eigh(L)
     # A is log Q plus a correction, so that the rounding errors of the eigenvectors are
     # multiplied by the small difference x - theta, not by x.
     excess = _inverse_phase(theta, degree) - theta

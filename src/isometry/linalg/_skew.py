@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from isometry._backend import backend_for, plain_skew
-from isometry._checks import check_square
+from isometry._checks import check_square, is_finite
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
 
@@ -40,6 +40,22 @@ def skew(X: Square) -> Square:
     if X.shape[-1] < SMALLEST or X.is_complex() or needs_plain_operations(X):
         return plain_skew(X)
     return LowerTriangle.apply(X)
+
+
+def skew_eigh(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Angles and eigenvectors of skew matrices: $-iA = V \Theta V^H$.
+
+    LAPACK refuses NaN and infinity, so a matrix that contains them is replaced with
+    zero.
+
+    Returns:
+        The angles in ascending order, the unitary $V$, and whether each matrix is
+        finite, in shape `(*batch, 1, 1)`.
+    """
+    finite = is_finite(A)
+    # -iA is Hermitian, and `eigh` (unlike `eig`) returns a unitary V
+    theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0))
+    return theta, V, finite
 
 
 def with_skew_gradient(A: Tensor) -> Tensor:

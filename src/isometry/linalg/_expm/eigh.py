@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import is_finite
 from isometry._torch import (
     autocast_off,
     in_forward_mode,
@@ -15,6 +14,7 @@ from isometry._torch import (
 )
 from isometry.linalg._expm import autograd
 from isometry.linalg._implicit import traceable
+from isometry.linalg._skew import skew_eigh
 
 
 def expm_eigh(A: Tensor) -> Tensor:
@@ -49,10 +49,8 @@ class EighExponential(torch.autograd.Function):
 
     @staticmethod
     def forward(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # LAPACK refuses NaN and infinity. A matrix that contains them is replaced with
-        # zero, and its angles with NaN, which makes the value and the gradient NaN.
-        finite = is_finite(A)
-        theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0.0))
+        theta, V, finite = skew_eigh(A)
+        # angles that are NaN make the value and the gradient NaN
         theta = theta.masked_fill(~finite[..., 0], math.nan)
         if not A.is_complex():
             return _real_exponential(theta, V)
