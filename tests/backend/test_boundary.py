@@ -19,6 +19,7 @@ from isometry._backend import (
 )
 from isometry._backend.constants import HALVED_FROM
 from isometry._backend.native import polynomial_table
+from isometry._backend.nonlinearities import Smoothing
 from tests.backend.test_kernels import built
 
 N = 6
@@ -196,6 +197,22 @@ def test_the_threshold_of_a_scan():
         run(Cell(W, "modrelu", None))
     with pytest.raises(ValueError, match="`b` must have 3 numbers; got 6"):
         run(Cell(W, "complex_modrelu", torch.zeros(N)))
+
+
+@pytest.mark.errors
+def test_the_moduli_of_a_scan():
+    """Smooth modReLU writes a modulus for each pair of numbers in a state."""
+    native, W = built(torch.float32), matrices()[0]
+
+    def run(smoothing: Smoothing | None) -> None:
+        cell = Cell(W, "smooth_modrelu", torch.zeros(3), smoothing)
+        native.scan(torch.zeros(7, N), cell, torch.zeros(4, N), STEPS)
+
+    run(Smoothing(1e-5, torch.zeros(7, 3)))
+    with pytest.raises(TypeError, match="`smoothing` must be given for smooth modReLU"):
+        run(None)
+    with pytest.raises(ValueError, match="`m` must have 21 numbers; got 42"):
+        run(Smoothing(1e-5, torch.zeros(7, N)))
 
 
 def test_empty_batches_are_right():

@@ -3,7 +3,15 @@
 from typing import Literal, get_args
 
 # the nonlinearities of a recurrence
-Sigma = Literal["identity", "tanh", "relu", "modrelu", "complex_modrelu", "leaky_relu"]
+Sigma = Literal[
+    "identity",
+    "tanh",
+    "relu",
+    "modrelu",
+    "complex_modrelu",
+    "smooth_modrelu",
+    "leaky_relu",
+]
 
 # the integer that stands for each nonlinearity in C
 SIGMAS: dict[Sigma, int] = {name: number for number, name in enumerate(get_args(Sigma))}

@@ -14,7 +14,7 @@ reading or writing memory beyond the tensor.
 import ctypes
 from functools import cache, lru_cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,10 +38,22 @@ _SIGNATURES = {
     "powers": "ppppdll",
     "evaluate": "pppppllll",
     "pull_back": "pppppplllll",
-    "scan": "p" * 7 + "llll",
-    "scan_adjoint": "p" * 14 + "lllll",
+    "scan": "ppp",
+    "scan_adjoint": "p" * 10 + "l",
 }
 _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
+
+
+class _Recurrence(ctypes.Structure):
+    """The struct `recurrence_t` of scan.h."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_void_p) for name in ("W", "b", "h0", "moduli")),
+        *((name, ctypes.c_void_p) for name in ("starts", "sizes")),
+        *((name, ctypes.c_long) for name in ("steps", "n", "sigma", "threads")),
+        ("epsilon", ctypes.c_double),
+    ]
+
 
 # In the recurrence h_t = sigma(W h_{t-1} + u_t), u_t is called the drive. The gradient
 # with respect to W is the sum of d_t^T h_{t-1} over all time steps, where d_t is the
@@ -197,12 +209,9 @@ class NativeBackend(TorchBackend):
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
         """Overwrite the drive u_t in H with the states; see `recurrence.scan`."""
-        W, sigma, _ = cell
-        n, batch = len(W), time_steps.batch
-        h, w = self._pointer("H", H, time_steps.rows * n), self._pointer("W", W, n * n)
-        b, first = self._threshold(cell), self._pointer("h0", h0, batch * n)
-        options = (*time_steps.arguments, n, SIGMAS[sigma], _threads(batch))
-        self._c.scan(self.gemm, h, w, b, first, *options)
+        r = self._recurrence(cell, h0, time_steps)
+        h = self._pointer("H", H, time_steps.rows * r.n)
+        self._c.scan(self.gemm, ctypes.byref(r), h)
 
     def scan_adjoint(
         self,
@@ -219,22 +228,21 @@ class NativeBackend(TorchBackend):
 
         Returns the gradients for W, b and h0; see `recurrence.scan_adjoint`.
         """
-        W, sigma, b = cell
-        n, batch = len(W), time_steps.batch
-        rows, threads = time_steps.rows * n, _threads(batch)
+        W, b, r = cell.W, cell.b, self._recurrence(cell, h0, time_steps)
+        n, threads, batch = r.n, r.threads, time_steps.batch
+        rows = time_steps.rows * n
         # each thread adds up its own gradients with respect to W and b
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
         # a thread can gather this many rows d_t, and as many rows h_{t-1}
         capacity = max(_ROWS_TOGETHER, -(-batch // threads))
         scratch, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(h0)
         self._c.scan_adjoint(
-            *(self.gemm, self._pointer("D", D, rows), self._pointer("H", H, rows)),
+            *(self.gemm, ctypes.byref(r)),
+            *(self._pointer("D", D, rows), self._pointer("H", H, rows)),
             None if dH is None else self._pointer("dH", dH, rows),
             None if dh_last is None else self._pointer("dh_last", dh_last, batch * n),
-            *(self._pointer("W", W, n * n), self._threshold(cell)),
-            self._pointer("h0", h0, batch * n),
             *(dW.data_ptr(), db.data_ptr(), dh0.data_ptr(), scratch.data_ptr()),
-            *(*time_steps.arguments, n, SIGMAS[sigma], threads, capacity),
+            capacity,
         )
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 
@@ -267,6 +275,23 @@ class NativeBackend(TorchBackend):
         slots, n = len(W), W.shape[-1]
         _require(slots >= table.slots, "W", slots, f"have {table.slots} slots or more")
         return self._pointer("W", W, slots * n * n)
+
+    def _recurrence(self, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> _Recurrence:
+        """The recurrence as C reads it; it does not keep its tensors alive."""
+        n, batch = len(cell.W), time_steps.batch
+        starts, sizes, steps = time_steps.arguments
+        moduli, epsilon = None, 0.0
+        if cell.sigma == "smooth_modrelu":
+            if cell.smoothing is None:
+                raise TypeError("`smoothing` must be given for smooth modReLU.")
+            epsilon, m = cell.smoothing
+            moduli = self._pointer("m", m, time_steps.rows * (n // 2))
+        return _Recurrence(
+            *(self._pointer("W", cell.W, n * n), self._threshold(cell)),
+            *(self._pointer("h0", h0, batch * n), moduli),
+            *(ctypes.addressof(starts), ctypes.addressof(sizes), steps),
+            *(n, SIGMAS[cell.sigma], _threads(batch), epsilon),
+        )
 
     def _threshold(self, cell: Cell) -> int | None:
         share = NONLINEARITIES[cell.sigma].threshold

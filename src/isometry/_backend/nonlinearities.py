@@ -14,17 +14,27 @@ from isometry._backend.constants import LEAKY_SLOPE, Sigma
 
 
 class Pointwise(NamedTuple):
-    """One nonlinearity h = sigma(z), with a threshold b unless `threshold` is None."""
+    """One nonlinearity h = sigma(z), with a threshold b unless `threshold` is None.
 
-    # apply_(z, b) overwrites z with h; autograd must be off
-    apply_: Callable[[Tensor, Any], object]
-    # adjoint_(d, h, b, db) overwrites d, the gradient with respect to h, with the
-    # gradient with respect to z. It adds the gradient with respect to b to db.
-    adjoint_: Callable[[Tensor, Tensor, Any, Any], object]
-    # function(z, b) returns h and can be differentiated
-    function: Callable[[Tensor, Any], Tensor]
+    Only `smooth_modrelu` uses `smoothing`, its epsilon and its m of every entry.
+    """
+
+    # apply_(z, b, smoothing) overwrites z with h, and writes m; autograd must be off
+    apply_: Callable[[Tensor, Any, Any], object]
+    # adjoint_(d, h, b, db, smoothing) overwrites d, the gradient with respect to h,
+    # with the gradient with respect to z. It adds the gradient with respect to b to db.
+    adjoint_: Callable[[Tensor, Tensor, Any, Any, Any], object]
+    # function(z, b, epsilon) returns h and can be differentiated
+    function: Callable[[Tensor, Any, float], Tensor]
     # the length of the threshold, divided by the length of the state
     threshold: float | None = None
+
+
+class Smoothing(NamedTuple):
+    """The epsilon of `smooth_modrelu`, and memory for the m of its entries."""
+
+    epsilon: float
+    m: Tensor
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:
@@ -32,12 +42,14 @@ def modrelu(z: Tensor, b: Tensor) -> Tensor:
     return torch.sign(z) * torch.relu(z.abs() + b)
 
 
-def _modrelu_(z: Tensor, b: Tensor) -> None:
+def _modrelu_(z: Tensor, b: Tensor, _smoothing: None) -> None:
     sign = z.sign()
     z.abs_().add_(b).relu_().mul_(sign)
 
 
-def _modrelu_adjoint_(d: Tensor, h: Tensor, _b: Tensor, db: Tensor) -> None:
+def _modrelu_adjoint_(
+    d: Tensor, h: Tensor, _b: Tensor, db: Tensor, _smoothing: None
+) -> None:
     # not `d * (h != 0)`, because infinity times zero is NaN
     d.masked_fill_(h == 0, 0.0)
     db += (d * h.sign()).sum(0)
@@ -53,12 +65,14 @@ def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
     return torch.where(nonzero, z, 0.0) * scale
 
 
-def _complex_modrelu_(z: Tensor, b: Tensor) -> None:
+def _complex_modrelu_(z: Tensor, b: Tensor, _smoothing: None) -> None:
     Z = complex_rows(z)
     Z.copy_(complex_modrelu(Z, b))
 
 
-def _complex_modrelu_adjoint_(d: Tensor, h: Tensor, b: Tensor, db: Tensor) -> None:
+def _complex_modrelu_adjoint_(
+    d: Tensor, h: Tensor, b: Tensor, db: Tensor, _smoothing: None
+) -> None:
     H, D = complex_rows(h), complex_rows(d)
     size = H.abs()
     unit = torch.where(size == 0, 0.0, H / size)
@@ -70,6 +84,40 @@ def _complex_modrelu_adjoint_(d: Tensor, h: Tensor, b: Tensor, db: Tensor) -> No
     across = torch.where(size == 0, 0.0, size / m)
     D.copy_(unit * torch.complex(turned.real, turned.imag * across))
     db += turned.real.sum(0)
+
+
+def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
+    r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$, complex z.
+
+    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU.
+    """
+    m = _smooth_modulus(z, epsilon)
+    return z * (torch.relu(m + b) / (m + epsilon))
+
+
+def _smooth_modulus(z: Tensor, epsilon: float) -> Tensor:
+    return (z.real.square() + z.imag.square() + epsilon).sqrt()
+
+
+def _smooth_modrelu_(z: Tensor, b: Tensor, smoothing: Smoothing) -> None:
+    Z, (epsilon, m) = complex_rows(z), smoothing
+    m.copy_(_smooth_modulus(Z, epsilon))
+    Z.mul_(torch.relu(m + b) / (m + epsilon))
+
+
+def _smooth_modrelu_adjoint_(
+    d: Tensor, h: Tensor, b: Tensor, db: Tensor, smoothing: Smoothing
+) -> None:
+    H, D, (epsilon, m) = complex_rows(h), complex_rows(d), smoothing
+    # h = g z with g = (m + b) / (m + epsilon), so z = h / g
+    g = torch.relu(m + b) / (m + epsilon)
+    D.masked_fill_(g == 0, 0.0)
+    z = H / torch.where(g == 0, 1.0, g)
+    dot = (z.real * D.real + z.imag * D.imag) / (m + epsilon)
+    db += dot.sum(0)
+    # the derivative of g with respect to m, times 1 / m, is the first factor over `dot`
+    slope = (epsilon - b) / ((m + epsilon) * m)
+    D.mul_(g).add_(z * (slope * dot))
 
 
 def real_rows(x: Tensor) -> Tensor:
@@ -87,35 +135,43 @@ NONLINEARITIES: dict[Sigma, Pointwise] = {
     "identity": Pointwise(
         apply_=lambda *_: None,
         adjoint_=lambda *_: None,
-        function=lambda z, _: z,
+        function=lambda z, *_: z,
     ),
     "tanh": Pointwise(
-        apply_=lambda z, _: z.tanh_(),
+        apply_=lambda z, *_: z.tanh_(),
         # d - d h^2, in two passes over memory
         adjoint_=lambda d, h, *_: d.addcmul_(d * h, h, value=-1),
-        function=lambda z, _: torch.tanh(z),
+        function=lambda z, *_: torch.tanh(z),
     ),
     "relu": Pointwise(
-        apply_=lambda z, _: z.relu_(),
+        apply_=lambda z, *_: z.relu_(),
         adjoint_=lambda d, h, *_: d.masked_fill_(h == 0, 0.0),
-        function=lambda z, _: torch.relu(z),
+        function=lambda z, *_: torch.relu(z),
     ),
     "modrelu": Pointwise(
         apply_=_modrelu_,
         adjoint_=_modrelu_adjoint_,
-        function=modrelu,
+        function=lambda z, b, _: modrelu(z, b),
         threshold=1.0,
     ),
     "complex_modrelu": Pointwise(
         apply_=_complex_modrelu_,
         adjoint_=_complex_modrelu_adjoint_,
-        function=lambda z, b: real_rows(complex_modrelu(complex_rows(z), b)),
+        function=lambda z, b, _: real_rows(complex_modrelu(complex_rows(z), b)),
+        threshold=0.5,
+    ),
+    "smooth_modrelu": Pointwise(
+        apply_=_smooth_modrelu_,
+        adjoint_=_smooth_modrelu_adjoint_,
+        function=lambda z, b, epsilon: real_rows(
+            smooth_modrelu(complex_rows(z), b, epsilon)
+        ),
         threshold=0.5,
     ),
     "leaky_relu": Pointwise(
-        apply_=lambda z, _: nn.functional.leaky_relu_(z, LEAKY_SLOPE),
+        apply_=lambda z, *_: nn.functional.leaky_relu_(z, LEAKY_SLOPE),
         adjoint_=lambda d, h, *_: d.copy_(torch.where(h > 0, d, LEAKY_SLOPE * d)),
-        function=lambda z, _: nn.functional.leaky_relu(z, LEAKY_SLOPE),
+        function=lambda z, *_: nn.functional.leaky_relu(z, LEAKY_SLOPE),
     ),
 }
 

@@ -4,7 +4,8 @@ The drive $u_t$ is the term that comes from the input. In the forward pass, the 
 $h_t$ overwrite the drive. In the backward pass, the gradient with respect to $u_t$ is
 written to another buffer. States are rows, one time step after the other. The
 derivative of sigma can be computed from its value, so the backward pass needs only the
-states. A complex state is a row of pairs of real and imaginary parts.
+states. The exception is smooth modReLU, for which the forward pass also writes the
+moduli m. A complex state is a row of pairs of real and imaginary parts.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from isometry._backend.constants import Sigma
-from isometry._backend.nonlinearities import NONLINEARITIES
+from isometry._backend.nonlinearities import NONLINEARITIES, Smoothing
 
 # The gradient with respect to W is a sum of products d_t^T h_{t-1} over all time steps
 # t, where d_t is the gradient with respect to the drive u_t. If all sequences have the
@@ -27,11 +28,22 @@ _TIME_STEPS_TOGETHER = 8
 
 
 class Cell(NamedTuple):
-    """One time step: the weight, and the nonlinearity with its threshold `b`."""
+    """One time step: the weight, and the nonlinearity with its threshold `b`.
+
+    `smoothing` belongs to the nonlinearity "smooth_modrelu", whose derivative cannot be
+    computed from its value alone.
+    """
 
     W: Tensor
     sigma: Sigma
     b: Tensor | None
+    smoothing: Smoothing | None = None
+
+    def smoothing_of(self, begin: int, end: int) -> Smoothing | None:
+        """The smoothing of some rows of states."""
+        if self.smoothing is None:
+            return None
+        return Smoothing(self.smoothing.epsilon, self.smoothing.m[begin:end])
 
 
 class Gradients(NamedTuple):
@@ -167,7 +179,7 @@ def scan(H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
     for start, size in zip(time_steps.starts, time_steps.sizes, strict=False):
         h = H[start : start + size]
         h.addmm_(previous[:size], Wt)
-        apply_(h, cell.b)
+        apply_(h, cell.b, cell.smoothing_of(start, start + size))
         previous = h
 
 
@@ -192,7 +204,7 @@ def scan_adjoint(
         dH: the gradient with respect to every state, or None.
         dh_last: the gradient with respect to the last state of each sequence, or None.
     """
-    W, sigma, b = cell
+    W, sigma, b, _ = cell
     adjoint_ = NONLINEARITIES[sigma].adjoint_
     dW, db = torch.zeros_like(W), None if b is None else torch.zeros_like(b)
     starts, sizes = time_steps.starts, time_steps.sizes
@@ -206,7 +218,7 @@ def scan_adjoint(
             d[rows_after:] += dh_last[rows_after : sizes[t]]
         if rows_after:
             d[:rows_after].addmm_(D[end : end + rows_after], W)
-        adjoint_(d, H[begin:end], b, db)
+        adjoint_(d, H[begin:end], b, db, cell.smoothing_of(begin, end))
         rows_after = sizes[t]
         if t == 0:
             break

@@ -18,6 +18,7 @@ from isometry._backend.constants import Sigma
 from isometry._backend.memory import recycled
 from isometry._backend.nonlinearities import (
     NONLINEARITIES,
+    Smoothing,
     complex_rows,
     real_rows,
     takes_threshold,
@@ -34,13 +35,15 @@ class Weights(NamedTuple):
     """The weights and the nonlinearity of a recurrence.
 
     `T` is (n, inputs), and `W` is (n, n). The bias `b` is (n,) or None: for modReLU it
-    is the threshold, for other nonlinearities it is added to T x.
+    is the threshold, for other nonlinearities it is added to T x. Only smooth modReLU
+    uses `epsilon`.
     """
 
     T: Tensor
     W: Tensor
     b: Tensor | None
     sigma: Sigma
+    epsilon: float = 1e-5
 
     # these are methods, because Dynamo in torch 2.7 cannot trace a property of a named
     # tuple
@@ -52,9 +55,10 @@ class Weights(NamedTuple):
         """The bias if it is added to T x, otherwise None."""
         return None if takes_threshold(self.sigma) else self.b
 
-    def cell(self) -> Cell:
-        """W, the nonlinearity and the threshold, as a backend expects them."""
-        return Cell(self.W, self.sigma, self.threshold())
+    def cell(self, m: Tensor | None) -> Cell:
+        """The recurrence as a backend expects it; `m` are the moduli, if any."""
+        smoothing = None if m is None else Smoothing(self.epsilon, m)
+        return Cell(self.W, self.sigma, self.threshold(), smoothing)
 
 
 def scan(
@@ -73,7 +77,7 @@ def scan(
         sequence, (batch, n).
     """
     with autocast_off(h0.device):
-        T, W, b, sigma = weights
+        T, W, b, *sigma = weights
         tensors = (x, T, W, b, h0)
         # the kernels do not accept an empty batch
         if not run.time_steps.batch or needs_plain_operations(*tensors):
@@ -89,11 +93,11 @@ def unrolled(
 
     This is for second derivatives, `torch.func`, compilers and empty batches.
     """
-    T, W, _, sigma = weights
+    T, W, _, sigma, epsilon = weights
     threshold, states, h = weights.threshold(), [], h0
     activate = NONLINEARITIES[sigma].function
     for u_t in input_drive(x, T, weights.summand()).split(run.time_steps.sizes):
-        h = activate(h[: u_t.shape[0]] @ W.mT + u_t, threshold)
+        h = activate(h[: u_t.shape[0]] @ W.mT + u_t, threshold, epsilon)
         states.append(h)
     H = torch.cat(states)
     return (None if run.last_only else H), run.time_steps.last(H)
@@ -104,22 +108,24 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, sigma: Sigma, run: Pass, *tensors: Any
+        ctx: Any, sigma: tuple[Sigma, float], run: Pass, *tensors: Any
     ) -> tuple[Tensor | None, Tensor]:
         x, T, W, b, h0 = tensors
-        weights = Weights(T, W, b, sigma)
+        weights = Weights(T, W, b, *sigma)
         time_steps, last_only, chunk = run
         cuts = time_steps.cut(chunk if last_only else None)
-        # save the state before each chunk, and all states H if there is only one chunk
-        firsts, H = [], h0
+        # Save the state before each chunk. If there is only one chunk, also save all
+        # states H and, for smooth modReLU, their moduli m.
+        firsts, H, m = [], h0, None
         last = torch.empty_like(h0)
         for part, rows in cuts:
             firsts.append(last[: part.batch].clone() if firsts else h0)
-            H = _states(x[rows], weights, firsts[-1], part)
+            H, m = _states(x[rows], weights, firsts[-1], part)
             last[: part.batch] = part.last(H)
         ctx.set_materialize_grads(False)
         ctx.sigma, ctx.run, ctx.cuts = sigma, run, cuts
-        ctx.save_for_backward(*tensors[:4], H if len(cuts) == 1 else None, *firsts)
+        states = (H, m) if len(cuts) == 1 else (None, None)
+        ctx.save_for_backward(*tensors[:4], *states, *firsts)
         return (None if last_only else H), last
 
     @staticmethod
@@ -135,18 +141,20 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def _gradients(ctx: Any, dH: Tensor | None, dh_last: Tensor | None) -> tuple:
-        x, T, W, b, states, *firsts = ctx.saved_tensors
-        weights = Weights(T, W, b, ctx.sigma)
+        x, T, W, b, H, m, *firsts = ctx.saved_tensors
+        weights = Weights(T, W, b, *ctx.sigma)
         dH = None if dH is None else dH.contiguous()
         dx = torch.empty_like(x) if ctx.needs_input_grad[2] else None
         dT, dW = torch.zeros_like(T), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
-        cell = weights.cell()
+        is_saved = H is not None
         # The loop goes backwards in time. At each chunk, `after` is the gradient with
         # respect to the initial states of the following chunk.
         after: Tensor | None = None
         for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
-            H = _states(x[rows], weights, first, part) if states is None else states
+            if not is_saved:
+                H, m = _states(x[rows], weights, first, part)
+            cell = weights.cell(m)
             D = recycled(H.shape, H)
             dH_part = None if dH is None else dH[rows]
             ends = _ends(dh_last, after, first)
@@ -166,13 +174,23 @@ class Scan(torch.autograd.Function):
 
 def _states(
     x: Tensor, weights: Weights, first: Tensor, time_steps: TimeSteps
-) -> Tensor:
-    """The states of all time steps, from the initial state `first`."""
-    cell = weights.cell()
-    H = recycled((time_steps.rows, first.shape[1]), first)
+) -> tuple[Tensor, Tensor | None]:
+    """The states of all time steps, and the moduli of smooth modReLU, else None.
+
+    Args:
+        x: the inputs.
+        weights: the weights and the nonlinearity.
+        first: the states before the first time step.
+        time_steps: the rows of each time step.
+    """
+    rows, n, m = time_steps.rows, first.shape[1], None
+    H = recycled((rows, n), first)
+    if weights.sigma == "smooth_modrelu":
+        m = recycled((rows, n // 2), first)
+    cell = weights.cell(m)
     _write_drive(x, weights.T, weights.summand(), out=H)
     backend_for(H, cell.W, first, cell.b).scan(H, cell, first, time_steps)
-    return H
+    return H, m
 
 
 def _write_drive(x: Tensor, T: Tensor, b: Tensor | None, *, out: Tensor) -> None:
@@ -219,7 +237,7 @@ def _adjoint(
     ctx: Any, dH: Tensor | None, dh_last: Tensor | None
 ) -> list[Tensor | None]:
     """The gradients, computed by operations that can be differentiated again."""
-    saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[5])
+    saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[6])
     with torch.enable_grad():
         # One saved tensor may depend on another: the initial state may be the result of
         # an earlier call with the same weight. A derivative with respect to the weight
@@ -227,7 +245,7 @@ def _adjoint(
         # differentiate with respect to aliases, which do not depend on each other.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, T, W, b, h0 = inputs
-        outputs = unrolled(x, Weights(T, W, b, ctx.sigma), h0, ctx.run)
+        outputs = unrolled(x, Weights(T, W, b, *ctx.sigma), h0, ctx.run)
     pairs = [
         (out, g)
         for out, g in zip(outputs, (dH, dh_last), strict=True)
@@ -254,7 +272,7 @@ def scan_field(
 
     The initial and the last states are tuples of one tensor.
     """
-    T, W, b, sigma = weights
+    T, W, b, *sigma = weights
     (h0,) = first
     if not W.is_complex():
         H, last = scan(x, weights, h0, run)
@@ -262,7 +280,7 @@ def scan_field(
     # A bias that is added to T x is complex, and becomes real pairs. A threshold is
     # real, so `real_rows` does not change it.
     b = None if b is None else real_rows(b)
-    weights = Weights(input_form(T, x), real_form(W), b, sigma)
+    weights = Weights(input_form(T, x), real_form(W), b, *sigma)
     H, last = scan(real_rows(x), weights, real_rows(h0), run)
     return (None if H is None else complex_rows(H)), (complex_rows(last),)
 

@@ -5,6 +5,20 @@
  * rows than the one before. Each thread computes all time steps of some of the sequences.
  * So the threads wait for each other only once, not at every time step. */
 
+/* The recurrence h_t = sigma(W h_{t-1} + u_t), and the time steps of its sequences. Python
+ * fills this struct; see native.py. */
+typedef struct {
+    const REAL *W, *b;
+    /* the states before the first time step, of sizes[0] sequences */
+    const REAL *h0;
+    /* for smooth modReLU, the m of every complex entry of every state; otherwise NULL */
+    REAL *moduli;
+    const long *starts, *sizes;
+    long steps, n, sigma, threads;
+    /* for smooth modReLU */
+    double epsilon;
+} NAME(recurrence_t);
+
 /* Y = X M + beta Y, or X M^T + beta Y if `transpose` is 'T', for `rows` rows. */
 static void NAME(times_matrix)(NAME(gemm_t) gemm, const REAL *X, const REAL *M,
                                char transpose, REAL beta, REAL *Y, long rows, long n)
@@ -39,10 +53,13 @@ static inline REAL NAME(tanh)(REAL x)
     return COPYSIGN(((1 - power) - power * p) / ((1 + power) + power * p), x);
 }
 
-static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long sigma)
+/* Overwrites the rows z of H, from row `first` on, with h = sigma(z). */
+static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, long rows)
 {
-    const long size = rows * n;
-    switch (sigma) {
+    const long n = r->n, size = rows * n;
+    const REAL *b = r->b;
+    REAL *h = H + first * n;
+    switch (r->sigma) {
     case ISOMETRY_TANH:
         for (long i = 0; i < size; i++)
             h[i] = NAME(tanh)(h[i]);
@@ -57,7 +74,7 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long sigma
             h[i] = h[i] > 0 ? h[i] : (REAL)ISOMETRY_LEAKY_SLOPE * h[i];
         break;
     case ISOMETRY_MODRELU:
-        for (long r = 0; r < rows; r++, h += n)
+        for (long row = 0; row < rows; row++, h += n)
             for (long i = 0; i < n; i++) {
                 const REAL m = FABS(h[i]) + b[i];
                 /* sign(0) = 0: a zero stays zero, unless b is NaN */
@@ -65,7 +82,7 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long sigma
             }
         break;
     case ISOMETRY_COMPLEX_MODRELU:
-        for (long r = 0; r < rows; r++, h += n)
+        for (long row = 0; row < rows; row++, h += n)
             for (long i = 0; i < n / 2; i++) {
                 const REAL x = h[2 * i], y = h[2 * i + 1];
                 const REAL m = SQRT(x * x + y * y), l = m + b[i];
@@ -75,17 +92,33 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long sigma
                 h[2 * i + 1] = s * y;
             }
         break;
+    case ISOMETRY_SMOOTH_MODRELU: {
+        const REAL epsilon = (REAL)r->epsilon;
+        REAL *moduli = r->moduli + first * (n / 2);
+        for (long row = 0; row < rows; row++, h += n, moduli += n / 2)
+            for (long i = 0; i < n / 2; i++) {
+                const REAL x = h[2 * i], y = h[2 * i + 1];
+                const REAL m = SQRT(x * x + y * y + epsilon), l = m + b[i];
+                const REAL s = l <= 0 ? 0 : l / (m + epsilon);
+                h[2 * i] = s * x;
+                h[2 * i + 1] = s * y;
+                moduli[i] = m;
+            }
+        break;
+    }
     }
 }
 
-/* On entry, d is the gradient with respect to h = sigma(z); on return, the gradient with
- * respect to z. The gradient with respect to b is added to db. The derivative of sigma is
- * computed from h, so z is not needed. */
-static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *db,
-                                   long rows, long n, long sigma)
+/* On entry, the rows d of D, from row `first` on, are the gradient with respect to
+ * h = sigma(z); on return, the gradient with respect to z. The gradient with respect to b
+ * is added to db. The derivative of sigma is computed from h, so z is not needed. */
+static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const REAL *H,
+                                   REAL *db, long first, long rows)
 {
-    const long size = rows * n;
-    switch (sigma) {
+    const long n = r->n, size = rows * n;
+    const REAL *b = r->b, *h = H + first * n;
+    REAL *d = D + first * n;
+    switch (r->sigma) {
     case ISOMETRY_TANH:
         for (long i = 0; i < size; i++)
             d[i] *= 1 - h[i] * h[i];
@@ -99,14 +132,14 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
             d[i] = h[i] > 0 ? d[i] : (REAL)ISOMETRY_LEAKY_SLOPE * d[i];
         break;
     case ISOMETRY_MODRELU:
-        for (long r = 0; r < rows; r++, h += n, d += n)
+        for (long row = 0; row < rows; row++, h += n, d += n)
             for (long i = 0; i < n; i++) {
                 d[i] = h[i] == 0 ? 0 : d[i];
                 db[i] += h[i] < 0 ? -d[i] : d[i];
             }
         break;
     case ISOMETRY_COMPLEX_MODRELU:
-        for (long r = 0; r < rows; r++, h += n, d += n)
+        for (long row = 0; row < rows; row++, h += n, d += n)
             for (long i = 0; i < n / 2; i++) {
                 const REAL x = h[2 * i], y = h[2 * i + 1];
                 const REAL l = SQRT(x * x + y * y), inverse = l == 0 ? 0 : 1 / l;
@@ -122,63 +155,78 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
                 db[i] += along;
             }
         break;
+    case ISOMETRY_SMOOTH_MODRELU: {
+        const REAL epsilon = (REAL)r->epsilon, *moduli = r->moduli + first * (n / 2);
+        for (long row = 0; row < rows; row++, h += n, d += n, moduli += n / 2)
+            for (long i = 0; i < n / 2; i++) {
+                /* h = g z with g = (m + b) / (m + epsilon), so z = h / g */
+                const REAL m = moduli[i], l = m + b[i], inverse = 1 / (m + epsilon);
+                const REAL g = l <= 0 ? 0 : l * inverse, back = g == 0 ? 0 : 1 / g;
+                const REAL x = h[2 * i] * back, y = h[2 * i + 1] * back;
+                const REAL dot = (x * d[2 * i] + y * d[2 * i + 1]) * inverse;
+                /* the derivative of g with respect to m, times 1 / m */
+                const REAL slope = (epsilon - b[i]) * inverse / m;
+                d[2 * i] = g == 0 ? 0 : g * d[2 * i] + slope * dot * x;
+                d[2 * i + 1] = g == 0 ? 0 : g * d[2 * i + 1] + slope * dot * y;
+                db[i] += g == 0 ? 0 : dot;
+            }
+        break;
+    }
     }
 }
 
-/* H holds u_t on entry and h_t on return, for all time steps t. h0 has sizes[0] rows. */
-void NAME(scan)(NAME(gemm_t) gemm, REAL *H, const REAL *W, const REAL *b, const REAL *h0,
-                const long *starts, const long *sizes, long steps, long n, long sigma,
-                long threads)
+/* H holds u_t on entry and h_t on return, for all time steps t. */
+void NAME(scan)(NAME(gemm_t) gemm, const NAME(recurrence_t) *r, REAL *H)
 {
-    const long batch = steps ? sizes[0] : 0;
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (long thread = 0; thread < threads; thread++) {
+    const long n = r->n, batch = r->steps ? r->sizes[0] : 0;
+#pragma omp parallel for schedule(static, 1) num_threads(r->threads)
+    for (long thread = 0; thread < r->threads; thread++) {
         const unsigned mode = flush_subnormals();
-        const long first = batch * thread / threads, end = batch * (thread + 1) / threads;
-        const REAL *previous = h0 + first * n;
-        for (long t = 0; t < steps; t++) {
-            const long rows = MIN(end, sizes[t]) - first;
+        const long first = batch * thread / r->threads;
+        const long end = batch * (thread + 1) / r->threads;
+        const REAL *previous = r->h0 + first * n;
+        for (long t = 0; t < r->steps; t++) {
+            const long rows = MIN(end, r->sizes[t]) - first, begin = r->starts[t] + first;
             if (rows <= 0)
                 break;
-            REAL *h = H + (starts[t] + first) * n;
-            NAME(times_matrix)(gemm, previous, W, 'T', 1, h, rows, n);
-            NAME(activate)(h, b, rows, n, sigma);
-            previous = h;
+            NAME(times_matrix)(gemm, previous, r->W, 'T', 1, H + begin * n, rows, n);
+            NAME(activate)(r, H, begin, rows);
+            previous = H + begin * n;
         }
         restore_subnormals(mode);
     }
 }
 
 /* Writes the gradient d_t with respect to u_t into D, for all time steps t, and the
- * gradient with respect to h0, which has sizes[0] rows, into dh0. dH is the gradient
- * with respect to every h_t, and dh_last the gradient with respect to the last state of
- * each sequence; either may be NULL. dW and db hold one matrix and one vector for each
+ * gradient with respect to h0 into dh0. H holds the states. dH is the gradient with
+ * respect to every h_t, and dh_last the gradient with respect to the last state of each
+ * sequence; either may be NULL. dW and db hold one matrix and one vector for each
  * thread, zero on entry; the caller adds them up. In `scratch`, each thread has room
  * to gather up to `capacity` rows d_t, and as many rows h_{t-1}. */
-void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *dH,
-                        const REAL *dh_last, const REAL *W, const REAL *b, const REAL *h0,
-                        REAL *dW, REAL *db, REAL *dh0, REAL *scratch, const long *starts,
-                        const long *sizes, long steps, long n, long sigma, long threads,
-                        long capacity)
+void NAME(scan_adjoint)(NAME(gemm_t) gemm, const NAME(recurrence_t) *r, REAL *D,
+                        const REAL *H, const REAL *dH, const REAL *dh_last, REAL *dW,
+                        REAL *db, REAL *dh0, REAL *scratch, long capacity)
 {
-    const long batch = steps ? sizes[0] : 0;
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (long thread = 0; thread < threads; thread++) {
+    const long *starts = r->starts, *sizes = r->sizes;
+    const long n = r->n, batch = r->steps ? sizes[0] : 0;
+#pragma omp parallel for schedule(static, 1) num_threads(r->threads)
+    for (long thread = 0; thread < r->threads; thread++) {
         const unsigned mode = flush_subnormals();
-        const long first = batch * thread / threads, end = batch * (thread + 1) / threads;
+        const long first = batch * thread / r->threads;
+        const long end = batch * (thread + 1) / r->threads;
         REAL *gathered_d = scratch + 2 * thread * capacity * n;
         REAL *gathered_h = gathered_d + capacity * n;
         long gathered = 0, rows_after = 0;
         const REAL one = 1;
-        for (long t = steps - 1; t >= -1; t--) {
+        for (long t = r->steps - 1; t >= -1; t--) {
             const long rows = t < 0 ? end - first : MIN(end, sizes[t]) - first;
             if (rows <= 0)
                 continue;
-            REAL *d = t < 0 ? dh0 + first * n : D + (starts[t] + first) * n;
+            const long begin = starts[MAX(t, 0)] + first;
+            REAL *d = t < 0 ? dh0 + first * n : D + begin * n;
             /* start with dH, or with zeros if it is NULL */
-            const long begin = (starts[MAX(t, 0)] + first) * n;
             if (t >= 0 && dH)
-                memcpy(d, dH + begin, sizeof(REAL) * rows * n);
+                memcpy(d, dH + begin * n, sizeof(REAL) * rows * n);
             else
                 memset(d, 0, sizeof(REAL) * rows * n);
             /* sequences without a time step t + 1 end at time step t */
@@ -186,22 +234,23 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *d
                 for (long i = rows_after * n; i < rows * n; i++)
                     d[i] += dh_last[first * n + i];
             if (rows_after > 0)
-                NAME(times_matrix)(gemm, D + (starts[t + 1] + first) * n, W, 'N', 1, d,
+                NAME(times_matrix)(gemm, D + (starts[t + 1] + first) * n, r->W, 'N', 1, d,
                                    rows_after, n);
             rows_after = rows;
             if (t < 0)
                 break;
-            NAME(activate_adjoint)(d, H + begin, b, db + thread * n, rows, n, sigma);
+            NAME(activate_adjoint)(r, D, H, db + thread * n, begin, rows);
             /* Gather the rows of dW += d_t^T h_{t-1}. If there is no room for them,
              * first multiply all rows gathered so far, in one product. */
-            const REAL *previous = t ? H + (starts[t - 1] + first) * n : h0 + first * n;
+            const REAL *previous = t ? H + starts[t - 1] * n : r->h0;
             if (gathered + rows > capacity) {
                 gemm("N", "T", &n, &n, &gathered, &one, gathered_h, &n, gathered_d, &n,
                      &one, dW + thread * n * n, &n);
                 gathered = 0;
             }
             memcpy(gathered_d + gathered * n, d, sizeof(REAL) * rows * n);
-            memcpy(gathered_h + gathered * n, previous, sizeof(REAL) * rows * n);
+            memcpy(gathered_h + gathered * n, previous + first * n,
+                   sizeof(REAL) * rows * n);
             gathered += rows;
         }
         if (gathered)

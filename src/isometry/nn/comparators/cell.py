@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from isometry._backend import TimeSteps
 from isometry._backend.constants import Sigma
+from isometry._backend.nonlinearities import complex_modrelu, smooth_modrelu
 from isometry._torch import autocast_off
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
 from isometry.nn._scan import Weights, input_drive, scan_field
@@ -87,6 +88,40 @@ Map = Callable[[Tensor], Tensor]
 Activation = Callable[[Tensor, Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class SmoothModReLU:
+    r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$.
+
+    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU. With
+    $\epsilon = 0$ it is modReLU.
+
+    Args:
+        epsilon: $\epsilon$.
+
+    Raises:
+        ValueError: if $\epsilon$ is negative, infinite or NaN.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon < math.inf:
+            raise ValueError(
+                f"`epsilon` must be finite and at least 0; got {self.epsilon}. The "
+                f"authors use 1e-5; 0 gives the exact modReLU."
+            )
+
+    def __call__(self, z: Tensor, b: Tensor) -> Tensor:
+        """Apply the function to rows, with the bias `b`."""
+        if self.epsilon == 0:
+            return complex_modrelu(z, b)
+        return smooth_modrelu(z, b, self.epsilon)
+
+    def for_scan(self) -> tuple[Sigma, float]:
+        """The name of this function in `scan_field`, and its epsilon."""
+        return "smooth_modrelu" if self.epsilon else "complex_modrelu", self.epsilon
+
+
 @dataclass(eq=False, repr=False)
 class AbstractComparatorCell(AbstractCell):
     """A cell with an input weight, a recurrent map, one bias and an initial state.
@@ -97,8 +132,8 @@ class AbstractComparatorCell(AbstractCell):
         input_size: number of features of an input.
         hidden_size: number of features of a state.
         draw: creates the parameters.
-        sigma: the nonlinearity, as a function or as a name that `scan_field` knows.
-            Only subclasses of `AbstractDenseCell` accept a name.
+        sigma: the nonlinearity: a function or, in an `AbstractDenseCell`, a
+            `SmoothModReLU` or a name that `scan_field` knows.
 
     Attributes:
         bias: one number for each feature.
@@ -165,8 +200,7 @@ class AbstractComparatorCell(AbstractCell):
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
-    If the nonlinearity `sigma` is a name, the cell uses the fast `scan_field`. If it is
-    a function, the cell loops over the time steps.
+    It uses the fast `scan_field`.
     """
 
     @abstractmethod
@@ -180,13 +214,12 @@ class AbstractDenseCell(AbstractComparatorCell):
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """All states, as rows, and the last state of each sequence."""
-        if callable(self.sigma):
-            return super().scan(x, first, run)
         with autocast_off(x.device):
             W = self.recurrent_matrix()
-        return scan_field(
-            x, Weights(self.weight_ih, W, self.bias, self.sigma), first, run
-        )
+        sigma: Any = (self.sigma,)
+        if isinstance(self.sigma, SmoothModReLU):
+            sigma = self.sigma.for_scan()
+        return scan_field(x, Weights(self.weight_ih, W, self.bias, *sigma), first, run)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -12,8 +12,8 @@ from isometry.nn.comparators.cell import (
     AbstractComparatorCell,
     AbstractDenseCell,
     Draw,
+    SmoothModReLU,
 )
-from isometry.nn.comparators.urnn import SmoothModReLU
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -121,9 +121,7 @@ class ScuRNN(AbstractComparator):
         input_size: number of features of the input.
         hidden_size: number of complex features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
-        epsilon: $\epsilon$ of the modReLU, as in `URNN`. A positive value, such as the
-            authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
-            modReLU, which the fast scan supports.
+        epsilon: $\epsilon$ of the modReLU, as in `URNN`.
 
     References:
         [MHY19].
@@ -132,7 +130,7 @@ class ScuRNN(AbstractComparator):
     epsilon: float = 1e-5
 
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        sigma = SmoothModReLU(self.epsilon).for_scan()
+        sigma = SmoothModReLU(self.epsilon)
         return ScuRNNCell(inputs, self.hidden_size, draw, sigma)
 
 

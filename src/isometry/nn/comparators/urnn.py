@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from isometry._backend.constants import Sigma
-from isometry._backend.nonlinearities import complex_modrelu
 from isometry._declare import record
 from isometry.groups import U
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
     AbstractDenseCell,
-    Activation,
     Draw,
     Map,
+    SmoothModReLU,
     glorot,
 )
 
@@ -107,42 +105,6 @@ def _fourier(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
     return fft(h, norm="ortho") if h.shape[0] else h
 
 
-@dataclass(frozen=True)
-class SmoothModReLU:
-    r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$.
-
-    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU. But its
-    derivative cannot be computed from its value, so the fast scan does not support it.
-    With $\epsilon = 0$ it is modReLU.
-
-    Args:
-        epsilon: $\epsilon$.
-
-    Raises:
-        ValueError: if $\epsilon$ is negative, infinite or NaN.
-    """
-
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.epsilon < math.inf:
-            raise ValueError(
-                f"`epsilon` must be finite and at least 0; got {self.epsilon}. The "
-                f"authors use 1e-5; 0 gives the exact modReLU."
-            )
-
-    def __call__(self, z: Tensor, b: Tensor) -> Tensor:
-        """Apply the function to rows, with the bias `b`."""
-        if self.epsilon == 0:
-            return complex_modrelu(z, b)
-        m = (z.real.square() + z.imag.square() + self.epsilon).sqrt()
-        return z * (torch.relu(m + b) / (m + self.epsilon))
-
-    def for_scan(self) -> Activation | Sigma:
-        """The fast scan's name for modReLU if epsilon is 0; otherwise this function."""
-        return self if self.epsilon else "complex_modrelu"
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
 class FullCapacityURNN(AbstractComparator):
     r"""A unitary recurrent network whose weight is itself the parameter.
@@ -169,9 +131,7 @@ class FullCapacityURNN(AbstractComparator):
         input_size: number of features of the input.
         hidden_size: number of complex features of the state.
         num_layers: number of layers; each reads the outputs of the previous layer.
-        epsilon: $\epsilon$ of the modReLU, as in `URNN`. A positive value, such as the
-            authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
-            modReLU, which the fast scan supports.
+        epsilon: $\epsilon$ of the modReLU, as in `URNN`.
         bias_bound: the initial $b$ is uniform between minus and plus this bound.
 
     References:
@@ -182,7 +142,7 @@ class FullCapacityURNN(AbstractComparator):
     bias_bound: float = 0.01
 
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        sigma = SmoothModReLU(self.epsilon).for_scan()
+        sigma = SmoothModReLU(self.epsilon)
         return FullCapacityCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
 
 
