@@ -210,12 +210,13 @@ def _write_drive(x: Tensor, T: Tensor, b: Tensor | None, *, out: Tensor) -> None
 
 def input_weight_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
     """The gradient with respect to T, given the gradient D with respect to T x."""
-    if x.is_floating_point():
-        return D.mT @ x
-    if inputs <= _FEW_CLASSES:
-        one_hot = D.new_zeros(len(x), inputs).scatter_(1, x[:, None], 1.0)
-        return D.mT @ one_hot
-    return D.new_zeros(inputs, D.shape[1]).index_add_(0, x, D).mT
+    if not x.is_floating_point():
+        if inputs > _FEW_CLASSES:
+            return D.new_zeros(inputs, D.shape[1]).index_add_(0, x, D).mT
+        x = D.new_zeros(len(x), inputs).scatter_(1, x[:, None], 1.0)
+    # MKL is faster if the narrower matrix is the first factor: by a factor of 6 for
+    # 28,160 rows with 10 inputs and n = 190
+    return (x.mT @ D).mT if inputs < D.shape[1] else D.mT @ x
 
 
 def _ends(dh_last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | None:
