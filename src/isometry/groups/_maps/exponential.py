@@ -66,8 +66,8 @@ class Exp(AbstractRetraction):
         """The principal logarithm."""
         return logm_unitary(Q)
 
-    # B exp(skew X). This is the function `rotation` itself, because a method that calls
-    # it would be slower.
+    # B exp(skew X). This is the function `rotation` itself, so that someone who follows
+    # a read of a weight need not open this file. Speed is not the reason.
     around: ClassVar[Any] = staticmethod(rotation)
 
     def _around_within_reach(self, X: Tensor, B: Tensor | None) -> Tensor:
