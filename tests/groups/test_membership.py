@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from isometry.groups import SO, SU, AbstractGroup, O, Sp, Sphere, Stiefel, Torus, U
 from isometry.linalg import expm_skew, skew
-from isometry.testing._points import retractions
+from isometry.testing._points import maps_of
 from tests.groups.registry import (
     Adjoint,
     DiagonalRotations,
@@ -63,7 +63,7 @@ def test_one_operation_uses_a_quarter_of_the_tolerance(manifold, precision, rng)
     )
     E = manifold.project(Q, E)
     results = [Q, manifold.polish(Q), manifold.nearest(Q + 0.1 * X / X.norm())]
-    results += [manifold.retract(Q, E, phi) for phi in retractions(manifold)]
+    results += [manifold.retract(Q, E, phi) for phi in maps_of(manifold)]
     if isinstance(manifold, AbstractGroup):
         results += [Q @ Q.roll(1, 0), Q.mH]
     for P in results:

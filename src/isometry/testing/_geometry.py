@@ -5,7 +5,7 @@ from torch import Tensor
 
 from isometry.groups import AbstractGroup, AbstractRetraction
 from isometry.testing._case import Case, dot, norm
-from isometry.testing._points import retractions as maps_of
+from isometry.testing._points import maps_of
 
 # The step of central differences in double precision, and the bound on their error. The
 # worst error over 20 seeds is 3.9e-10. The bound is twice this error, rounded up.

@@ -21,7 +21,7 @@ _MANIFOLD = (
     _geometry.curvature,
     _geometry.border,
     _points.coordinates,
-    _points.derivatives,
+    _points.velocities,
     _derivatives.derivatives,
     _points.sampling,
     _points.batches,

@@ -29,7 +29,7 @@ _DRAWS, _Z = 2000, 6.0
 TensorMethod = Callable[..., Tensor]
 
 
-def retractions(manifold: AbstractManifold) -> list[AbstractRetraction]:
+def maps_of(manifold: AbstractManifold) -> list[AbstractRetraction]:
     """The retractions that a manifold supports, including Pade of degrees 1 to 3."""
     candidates = [Exp(), Cayley(), Polar(), QR(), Pade(1), Pade(2), Pade(3)]
     return [phi for phi in candidates if isinstance(phi, manifold.maps)]
@@ -127,7 +127,7 @@ def coordinates(case: Case) -> None:
     M, B = case.manifold, case.points(3)
     P = M.exp(B, case.tangent(B, angle=1.0))
     zero = torch.zeros_like(B)
-    for phi in retractions(M):
+    for phi in maps_of(M):
         must = f"be the base at 0 ({phi.name})"
         case.zero("point", must, M.point(zero, B, phi) - B)
         X = _coordinates_or_none(M, P, B, phi)
@@ -156,13 +156,13 @@ def _coordinates_or_none(
         return None
 
 
-def derivatives(case: Case) -> None:
+def velocities(case: Case) -> None:
     """`velocity` inverts the derivative of `point` at 0; `point` passes gradcheck."""
     wide = case.wide
     M, B = wide.manifold, wide.points(1)
     E = wide.tangent(B, angle=1.0)
     V = M.velocity(B, E)
-    for phi in retractions(M):
+    for phi in maps_of(M):
 
         def error(t: float, phi: AbstractRetraction = phi) -> Tensor:
             return norm(M, M.point(t * V, B, phi) - B - t * E)
@@ -217,7 +217,7 @@ def methods(M: AbstractManifold) -> Iterator[tuple[str, TensorMethod]]:
     yield "nearest of a point", lambda Q, _P, _X, _Y: M.nearest(Q)
     yield "polish", lambda Q, _P, _X, _Y: M.polish(Q)
     yield "defect", lambda Q, _P, X, _Y: M.defect(Q + 0.1 * X)
-    for phi in retractions(M):
+    for phi in maps_of(M):
         yield (
             f"retract({phi.name})",
             lambda Q, _P, X, _Y, phi=phi: M.retract(Q, tangent(Q, X), phi),
