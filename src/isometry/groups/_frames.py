@@ -121,7 +121,10 @@ class BodyFrame(AbstractFrame):
         vectors: Vectors,
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """Multiply `Q` by the retraction at the identity; `vectors` do not change."""
+        """Retract the step `scale * V` at the identity, and multiply `Q` by it.
+
+        Returns the new `Q`, and `vectors` unchanged.
+        """
         A = self.matrix(torch.mul(V, scale, out=recycled(V.shape, V)))
         if not self.group.is_unrestricted:
             # An adaptive rule scales each entry separately, so A may have left the

@@ -171,7 +171,10 @@ class AbstractGroup(AbstractManifold):
         return (X @ Y - Y @ X) / 2
 
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
-        r"""$\frac14 \lVert [X, Y] \rVert^2$ for orthonormal $QX$ and $QY$."""
+        r"""Sectional curvature of the plane through $E = QX$ and $F = QY$.
+
+        It is $\frac14 \lVert [X, Y] \rVert^2$ if $E$ and $F$ are orthonormal.
+        """
         X, Y = Q.mH @ E, Q.mH @ F
         bracket = 2 * self.connection(X, Y)
         return self.inner(Q, bracket, bracket) / (4 * self._area(Q, X, Y))

@@ -187,7 +187,8 @@ def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
 def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
     r"""`A` after Newton's method for $\exp A = Q$ in the algebra.
 
-    A step adds the $W$ with $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$.
+    A step adds the $W$ with $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$, shortened to
+    length 1 if it is longer.
     """
     for _ in range(steps):
         J = _components(units, _derivatives(A, units)).mT

@@ -25,9 +25,10 @@ from isometry.groups._nearest import determinant, normal_part
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
-# The search begins with `_turn`, which converges slowly, but from far away. Then comes
-# Newton's method. If it fails, both start again with other columns. These are the
-# limits on the steps of `_turn`, on Newton's steps, and on the restarts.
+# The search extends P by more columns to a square matrix. It begins with `_turn`, which
+# converges slowly, but even from far away. Newton's method follows. If it fails, the
+# search starts again with other additional columns. These are the limits on the steps
+# of `_turn`, on Newton's steps, and on the restarts.
 _TURNS, _SHOTS, _RESTARTS = 20, 30, 20
 # Newton's method has failed if a geodesic ends farther from P than this number times
 # the number of columns

@@ -124,7 +124,8 @@ class SU(AbstractClassicalGroup):
         return torch.maximum(unitarity_defect(Q), wrong_phase)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples from the Haar measure; a phase of the last column makes `det Q` 1."""
+        """Samples from the Haar measure."""
+        # multiply the last column by a phase, so that the determinant is 1
         Q = turn_last_column(q_factor(self.gaussian(*batch, **options)))
         return self.polish(Q)
 

@@ -275,8 +275,8 @@ def generator(seed: int, stream: int, index: int) -> "np.random.Generator":
     import numpy as np
 
     # The list [seed, stream, index] would be a bad seed: NumPy concatenates its entries
-    # as 32-bit words, so different lists can give the same numbers. A spawn key is
-    # separate from the seed, so different keys give different numbers.
+    # as 32-bit words, so different lists can give the same numbers. A spawn key is kept
+    # apart from the seed.
     sequence = np.random.SeedSequence(seed, spawn_key=(stream, index))
     return np.random.Generator(np.random.PCG64(sequence))
 

@@ -147,7 +147,7 @@ def _in_the_group(
 
 
 def _scale(S: Tensor) -> Tensor:
-    r"""A number slightly above $\sqrt{\lVert S \rVert_2}$, and never zero."""
+    r"""An upper bound on $\sqrt{\lVert S \rVert_2}$, and at least eps."""
     info = torch.finfo(S.dtype)
     norm = torch.linalg.matrix_norm(S, keepdim=True).clamp(min=info.tiny)
     # sqrt(|S^2|_F) is closer to the spectral norm of S than |S|_F is: the result is at

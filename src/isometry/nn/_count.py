@@ -37,7 +37,7 @@ def count_parameters(module: nn.Module) -> int:
     for p in module.parameters():
         if p.requires_grad and p in manifolds:
             manifold = manifolds[p]
-            # a point without entries has dimension 0, however many points there are
+            # `or 1` avoids a division by zero; a point without entries has dimension 0
             points = p.numel() // (math.prod(manifold.shape) or 1)
             total += points * manifold.dimension
         elif p.requires_grad:

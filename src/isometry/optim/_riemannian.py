@@ -156,6 +156,7 @@ class AbstractRiemannian(Optimizer):
         """Yield the parameters that have a gradient, in batches, and count their steps.
 
         The parameters of a batch have equal shapes, dtypes, devices and step counts.
+        Each batch comes with its step count. Parameters without entries are left out.
         """
         batches: dict[Any, list[Tensor]] = {}
         moving = [p for p in group["params"] if p.grad is not None and p.numel() > 0]

@@ -209,7 +209,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        """The manifold, the map and the number of blocks."""
+        """The manifold, the map and, if there are several blocks, their number."""
         blocks = f", blocks={self.layout.blocks}" if self.layout.blocks > 1 else ""
         return f"{self.manifold!r}, {self.retraction.name}{blocks}"
 

@@ -53,7 +53,7 @@ class Reflections(AbstractConstraint[Householder]):
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """Make `Q` the weight, and return the vectors of its reflections."""
+        """Set the phases for `Q`, and return the vectors of its reflections."""
         V, phase = self.retraction.vectors(Q)
         self.phase.copy_(phase)
         if V.is_complex():

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* see openmp.c */
+/* openmp.c defines this function, which asks the OpenMP runtime of torch */
 int omp_get_max_threads(void);
 
 /* Size of the blocks in which a matrix and its transpose are read and written. The rows

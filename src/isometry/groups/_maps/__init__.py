@@ -29,7 +29,7 @@ def parse_map(value: object, *, name: str = "retraction") -> AbstractMap | None:
     """The map itself, or the map with this name; None if `value` is neither.
 
     Raises:
-        ValueError: if the name is "pade" without a degree, or with a degree below 1.
+        ValueError: if the name is "pade" without a degree of at least 1.
     """
     if isinstance(value, AbstractMap):
         return value

@@ -79,7 +79,7 @@ class Exp(AbstractRetraction):
         return expm_tall(X, B)
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
-        r"""$\cos(t)\, q + \sin(t)\, e / t$ with $t = \lVert e \rVert$."""
+        r"""$\cos(t)\, q + \sin(t)\, E / t$ with $t = \lVert E \rVert$."""
         s = (E * E).sum(-1, keepdim=True)
         # t = sqrt(s) has no derivative at s = 0, but cos(t) and sin(t) / t have one
         t = torch.where(s == 0, 1, s).sqrt()
@@ -101,9 +101,9 @@ class Exp(AbstractRetraction):
         if self.reach is not None:
             return None
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
-        # This first test is cheaper than `bound`. For a random matrix the norm is 1 to
-        # 1.2 times n^(1/4) * `bound`. So if the norm is above n^(1/4) * `longest`, then
-        # `bound` is above `longest`, or only slightly below.
+        # This first test is cheaper than `bound`, and may return None a little too
+        # often. For a random matrix, the norm is 1 to 1.2 times n^(1/4) * `bound`, so a
+        # matrix that fails this test would fail the test of `bound` too, or nearly.
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:

@@ -70,7 +70,10 @@ class AbstractRational(AbstractRetraction):
         return R + nan_unless_finite(M2)
 
     def increment(self, A: Tensor) -> Tensor | None:
-        r"""$r_m(A) - I$, or None if an angle may be above about `LONG_STEP`."""
+        r"""$r_m(A) - I$, or None if the norm of $A$ is large.
+
+        For a random matrix, it is None if an angle may be above about `LONG_STEP`.
+        """
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # `Exp.increment` explains the factor n^(1/4). NaN counts as long.
         if not norm <= A.shape[-1] ** 0.25 * LONG_STEP:

@@ -77,7 +77,10 @@ def _holds(dataset: Dataset, folder: Path) -> bool:
 
 
 def _is_cached(file: File, folder: Path) -> bool:
-    """True if a folder of the cache has an intact file. A damaged file is removed."""
+    """True if a folder of the cache has an intact copy of `file`.
+
+    Damaged copies are removed.
+    """
     path = catalogue.find(file, folder)
     if path is None:
         return False

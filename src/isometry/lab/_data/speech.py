@@ -129,8 +129,8 @@ def read_recording(path: Path) -> "np.ndarray":
         The samples, float64.
 
     Raises:
-        ValueError: if the file cannot be read, has no samples, or does not have the
-            length in its header.
+        ValueError: if the file cannot be read, has no samples, or is shorter or longer
+            than its header says.
     """
     import soundfile
     from scipy.signal import resample_poly

@@ -64,7 +64,8 @@ class ReportedExperiment:
             name: the metric to read; if None, the metric of this experiment.
 
         Returns:
-            The value; None if the metric was not measured at that step.
+            The value; None if there is no validation result yet, or if the metric was
+            not measured at that step.
         """
         steps, values = run.curve(self.metric, "validation")
         if not values:

@@ -119,7 +119,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
             axes = canvas.add_subplot()
             paint(axes)
             _legend(axes)
-            # compute the layout only once, for both files: it takes half of the time
+            # the layout takes half of the time, so compute it once for both files
             canvas.draw_without_rendering()
             canvas.set_layout_engine("none")
             # leave the date out, so that the same runs give the same file

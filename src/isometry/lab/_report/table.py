@@ -56,8 +56,8 @@ def results_table(experiment: ReportedExperiment) -> Table:
         experiment: the runs.
 
     Returns:
-        A table with a row for each group, followed by a row for each network and size
-        in the paper for which we have no run.
+        A table with a row for each group of runs, followed by a row for each network
+        and size in the paper for which we have no run.
     """
     table = _table(experiment, experiment.groups)
     done = {(run.model, run.hidden_size) for run in experiment.runs}

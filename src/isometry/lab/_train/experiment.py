@@ -170,8 +170,8 @@ def check_model(training: Training, *, trust: Trust) -> None:
         )
 
 
-# Options of networks that have been renamed, keyed by their old names. The configs of
-# old runs still have the old names.
+# New names of the options of networks, keyed by their old names, which the configs of
+# old runs still have.
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # parameters of a network's constructor that are not options for the user

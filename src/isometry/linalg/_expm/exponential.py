@@ -368,7 +368,10 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
 
 
 def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
-    """Lower and upper bound on the largest x, given the sums of x^2, x^3 and x^4."""
+    """Lower and upper bound on the largest of some numbers x >= 0.
+
+    The arguments are the sums of x^2, x^3 and x^4.
+    """
     r = s3 / s2
     lower = s4 / s3
     v = abs(s4 / s2 - r * r)

@@ -76,9 +76,10 @@ def within_reach(A: Tensor, reach: float) -> Tensor:
 
 
 def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
-    """Whether `rotation` is a single node: for one large real matrix X on the CPU.
+    """Whether `rotation` can be a single node of the autograd graph.
 
-    B must be None, or a constant on the CPU with the shape and dtype of X.
+    For this, X must be one large real matrix on the CPU. B must be None, or a constant
+    on the CPU with the shape and dtype of X.
     """
     if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] != X.shape[1]:
         return False

@@ -82,7 +82,7 @@ def glorot(fan_in: int, fan_out: int) -> float:
     return math.sqrt(6 / (fan_in + fan_out))
 
 
-# a linear map, applied to rows of states
+# a linear function, applied to each row; a row is one state
 Map = Callable[[Tensor], Tensor]
 # a nonlinearity, as a function of rows and the bias of the cell
 Activation = Callable[[Tensor, Tensor], Tensor]
