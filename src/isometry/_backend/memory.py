@@ -156,6 +156,23 @@ def is_block(tensor: Tensor) -> bool:
     )
 
 
+def refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
+    """The error that says why C cannot read this argument."""
+    if type(X) not in PLAIN:
+        return TypeError(
+            f"`{name}` must be a plain torch.Tensor; got {type(X).__name__}. C cannot "
+            f"read a tensor without memory of its own."
+        )
+    if X.dtype is not dtype:
+        return TypeError(f"`{name}` must be of {dtype}; got {X.dtype}.")
+    if X.numel() != size:
+        return ValueError(f"`{name}` must have {size} numbers; got {X.numel()}.")
+    return ValueError(
+        f"`{name}` must be contiguous memory on the CPU, without a lazy negation; got "
+        f"strides {X.stride()} on {X.device}, is_neg={X.is_neg()}."
+    )
+
+
 def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> UnchangedCheck:
     """A function that returns True as long as these tensors are unchanged.
 

@@ -14,17 +14,17 @@ reading or writing memory beyond the tensor.
 import ctypes
 from functools import cache, lru_cache
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, SIGMAS
 from isometry._backend.library import c_library, loaded, reasons, torch_library, warn
-from isometry._backend.memory import PLAIN, recycled
+from isometry._backend.memory import PLAIN, recycled, refusal
 from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.operations import Polynomial, PowerSums, TorchBackend
-from isometry._backend.recurrence import Cell, Gradients, TimeSteps
+from isometry._backend.recurrence import Cell, CRecurrence, Gradients, TimeSteps
 from isometry._backend.store import BuildError
 from isometry._dtypes import PRECISIONS
 
@@ -42,18 +42,6 @@ _SIGNATURES = {
     "scan_adjoint": "p" * 10 + "l",
 }
 _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
-
-
-class _Recurrence(ctypes.Structure):
-    """The struct `recurrence_t` of scan.h."""
-
-    _fields_: ClassVar = [
-        *((name, ctypes.c_void_p) for name in ("W", "b", "h0", "moduli")),
-        *((name, ctypes.c_void_p) for name in ("starts", "sizes")),
-        *((name, ctypes.c_long) for name in ("steps", "n", "sigma", "threads")),
-        ("epsilon", ctypes.c_double),
-    ]
-
 
 # In the recurrence h_t = sigma(W h_{t-1} + u_t), u_t is called the drive. The gradient
 # with respect to W is the sum of d_t^T h_{t-1} over all time steps, where d_t is the
@@ -262,7 +250,7 @@ class NativeBackend(TorchBackend):
             pointer = X.data_ptr()
             if pointer or not size:
                 return pointer
-        raise _refusal(name, X, size, self.dtype)
+        raise refusal(name, X, size, self.dtype)
 
     def _matrices(self, name: str, X: Tensor) -> tuple[int, int, int]:
         """The batch size, n and the address of a batch of n x n matrices."""
@@ -276,7 +264,7 @@ class NativeBackend(TorchBackend):
         _require(slots >= table.slots, "W", slots, f"have {table.slots} slots or more")
         return self._pointer("W", W, slots * n * n)
 
-    def _recurrence(self, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> _Recurrence:
+    def _recurrence(self, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> CRecurrence:
         """The recurrence as C reads it; it does not keep its tensors alive."""
         n, batch = len(cell.W), time_steps.batch
         starts, sizes, steps = time_steps.arguments
@@ -286,7 +274,7 @@ class NativeBackend(TorchBackend):
                 raise TypeError("`smoothing` must be given for smooth modReLU.")
             epsilon, m = cell.smoothing
             moduli = self._pointer("m", m, time_steps.rows * (n // 2))
-        return _Recurrence(
+        return CRecurrence(
             *(self._pointer("W", cell.W, n * n), self._threshold(cell)),
             *(self._pointer("h0", h0, batch * n), moduli),
             *(ctypes.addressof(starts), ctypes.addressof(sizes), steps),
@@ -347,23 +335,6 @@ def _threads(batch: int) -> int:
 def _require(condition: bool, name: str, value: object, rule: str) -> None:
     if not condition:
         raise ValueError(f"`{name}` must {rule}; got {value}.")
-
-
-def _refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
-    """The error that says why C cannot read this argument."""
-    if type(X) not in PLAIN:
-        return TypeError(
-            f"`{name}` must be a plain torch.Tensor; got {type(X).__name__}. C cannot "
-            f"read a tensor without memory of its own."
-        )
-    if X.dtype is not dtype:
-        return TypeError(f"`{name}` must be of {dtype}; got {X.dtype}.")
-    if X.numel() != size:
-        return ValueError(f"`{name}` must have {size} numbers; got {X.numel()}.")
-    return ValueError(
-        f"`{name}` must be contiguous memory on the CPU, without a lazy negation; got "
-        f"strides {X.stride()} on {X.device}, is_neg={X.is_neg()}."
-    )
 
 
 def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:

@@ -77,13 +77,13 @@ def scan(
         sequence, (batch, n).
     """
     with autocast_off(h0.device):
-        T, W, b, *sigma = weights
+        T, W, b, sigma, epsilon = weights
         tensors = (x, T, W, b, h0)
         # the kernels do not accept an empty batch
         if not run.time_steps.batch or needs_plain_operations(*tensors):
             return unrolled(x, weights, h0, run)
         tensors = (None if X is None else X.contiguous() for X in tensors)
-        return Scan.apply(sigma, run, *tensors)
+        return Scan.apply((sigma, epsilon), run, *tensors)
 
 
 def unrolled(
@@ -273,7 +273,7 @@ def scan_field(
 
     The initial and the last states are tuples of one tensor.
     """
-    T, W, b, *sigma = weights
+    T, W, b, sigma, epsilon = weights
     (h0,) = first
     if not W.is_complex():
         H, last = scan(x, weights, h0, run)
@@ -281,7 +281,7 @@ def scan_field(
     # A bias that is added to T x is complex, and becomes real pairs. A threshold is
     # real, so `real_rows` does not change it.
     b = None if b is None else real_rows(b)
-    weights = Weights(input_form(T, x), real_form(W), b, *sigma)
+    weights = Weights(input_form(T, x), real_form(W), b, sigma, epsilon)
     H, last = scan(real_rows(x), weights, real_rows(h0), run)
     return (None if H is None else complex_rows(H)), (complex_rows(last),)
 
