@@ -16,6 +16,7 @@ from isometry._backend import build as _build
 from isometry._backend import library as _native
 from isometry._backend.build import build
 from isometry._backend.native import _assemble, raw
+from isometry._backend.recurrence import CRecurrence, TimeSteps
 from isometry._backend.store import BuildError, locked, open_folder
 
 # The script prints whether there are kernels, what was logged, and checks an
@@ -245,11 +246,18 @@ def test_without_a_runtime_of_openmp():
     """A library that was not given an OpenMP runtime does all parts in one thread."""
     threads = []
     note = ctypes.CFUNCTYPE(None)(lambda: threads.append(threading.get_native_id()))
-    H, W, h0 = torch.zeros(2, 4), torch.zeros(4, 4), torch.zeros(2, 4)
-    one = ctypes.c_long * 1
+    H, h0 = torch.zeros(2, 4), torch.zeros(2, 4)
+    starts, sizes, steps = TimeSteps((2,)).arguments
+    recurrence = CRecurrence(
+        h0=h0.data_ptr(),
+        starts=ctypes.addressof(starts),
+        sizes=ctypes.addressof(sizes),
+        steps=steps,
+        n=4,
+        threads=2,
+    )
     raw(ctypes.CDLL(str(build())), torch.float32).scan(
-        *(ctypes.cast(note, ctypes.c_void_p), H.data_ptr(), W.data_ptr(), None),
-        *(h0.data_ptr(), one(0), one(2), 1, 4, 0, 2),
+        ctypes.cast(note, ctypes.c_void_p), ctypes.byref(recurrence), H.data_ptr()
     )
     assert threads == [threading.get_native_id()] * 2
 

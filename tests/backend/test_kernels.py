@@ -15,6 +15,7 @@ from isometry._backend import NativeBackend, TorchBackend, backend_for
 from isometry._backend.constants import HALVED_FROM, SIGMAS
 from isometry._backend.library import c_library
 from isometry._backend.native import native_backend, raw
+from isometry._backend.recurrence import CRecurrence, TimeSteps
 from isometry.linalg._expm.rotation import rotation
 from isometry.linalg._expm.schemes import SCHEMES, polynomial
 from isometry.linalg._skew import skew
@@ -184,12 +185,19 @@ def test_tanh(dtype, rng):
     edges = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e30, 9.5, 20.0, -30.0, 1e-30]
     x = torch.cat([x, torch.linspace(-12, 12, 30000, dtype=x.dtype), x.new(edges)])
     x = x.to(dtype)
-    h, one = x.clone(), (ctypes.c_long * 1)
+    h, (starts, sizes, steps) = x.clone(), TimeSteps((1,)).arguments
     nothing = ctypes.cast(ctypes.CFUNCTYPE(None)(lambda: None), ctypes.c_void_p)
-    table = (one(0), one(1), 1, len(x), SIGMAS["tanh"], 1)
     library = c_library()
     assert library is not None
-    raw(library, dtype).scan(nothing, h.data_ptr(), 0, 0, h.data_ptr(), *table)
+    recurrence = CRecurrence(
+        starts=ctypes.addressof(starts),
+        sizes=ctypes.addressof(sizes),
+        steps=steps,
+        n=len(x),
+        sigma=SIGMAS["tanh"],
+        threads=1,
+    )
+    raw(library, dtype).scan(nothing, ctypes.byref(recurrence), h.data_ptr())
     exact = np.tanh(x.numpy().astype(np.longdouble))
     assert_close(h, torch.tanh(x), equal_nan=True)
     assert torch.equal(h.signbit()[:-10], x.signbit()[:-10])

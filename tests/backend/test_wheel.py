@@ -97,6 +97,7 @@ if sys.argv[1:]:
     build._instructions = lambda: variant.needs
 from isometry._backend.library import loaded
 from isometry._backend.native import native_backend, raw
+from isometry._backend.recurrence import CRecurrence, TimeSteps
 from isometry.linalg import expm_skew, skew
 
 print("origin", loaded().origin)
@@ -107,10 +108,14 @@ if loaded().library is not None:
     threads = set()
     note = ctypes.CFUNCTYPE(None)(lambda: threads.add(threading.get_native_id()))
     torch.set_num_threads(2)
-    H, W, h0 = torch.zeros(2, 4), torch.zeros(4, 4), torch.zeros(2, 4)
+    H, h0 = torch.zeros(2, 4), torch.zeros(2, 4)
+    starts, sizes, steps = TimeSteps((2,)).arguments
+    recurrence = CRecurrence(
+        h0=h0.data_ptr(), starts=ctypes.addressof(starts),
+        sizes=ctypes.addressof(sizes), steps=steps, n=4, threads=2,
+    )
     raw(loaded().library, torch.float32).scan(
-        ctypes.cast(note, ctypes.c_void_p), H.data_ptr(), W.data_ptr(), None,
-        h0.data_ptr(), (ctypes.c_long * 1)(0), (ctypes.c_long * 1)(2), 1, 4, 0, 2,
+        ctypes.cast(note, ctypes.c_void_p), ctypes.byref(recurrence), H.data_ptr()
     )
     print("threads", len(threads))
 for dtype in (torch.float32, torch.float64):
