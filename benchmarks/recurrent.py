@@ -68,7 +68,7 @@ def ours(case: Case, x: Tensor, weights: Weights) -> Call:
 
 def loop(case: Case, x: Tensor, weights: Weights) -> Call:
     """Forward and backward pass of a plain Python loop, by autograd."""
-    T, W, b, _ = weights
+    T, W, b = weights[:3]
     assert b is not None
 
     def step() -> None:

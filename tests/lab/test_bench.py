@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from benchmarks import training
+from benchmarks import recurrent, training
 from isometry.lab import _cli
 from isometry.lab._train.experiment import build
 from isometry.lab._train.recorder import unpack
@@ -385,3 +385,10 @@ def test_the_bare_products_are_as_many_as_the_steps(case):
         bare(case.steps, 4, 2)()
     counts = {event.key: event.count for event in profile.key_averages()}
     assert counts["aten::mm"] == 3 * case.steps
+
+
+def test_the_benchmark_of_recurrent_layers_runs():
+    """It unpacks the weights of a scan, which nothing else guards."""
+    row = recurrent.measure_case(recurrent.Case(3, 4, batch=2), rounds=1)
+    assert row["steps"] == 3
+    assert all(seconds > 0 for seconds in row["seconds"].values())
