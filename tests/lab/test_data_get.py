@@ -108,10 +108,12 @@ def test_a_killed_process_leaves_no_partial_file_for_ever(mirror, monkeypatch):
     url, folder = mirror
     install(monkeypatch, url)
     write_files(folder, packed(FILES))
-    place = write_files(cache() / "mnist", {"a.0.partial": b"1", "a.1.partial": b"2"})
+    place = write_files(
+        cache() / "mnist", {"a.00000000.partial": b"1", "a.11111111.partial": b"2"}
+    )
     old = time.time() - 3601
-    os.utime(place / "a.0.partial", (old, old))
-    assert contents(get_data("mnist")) == FILES | {"a.1.partial": b"2"}
+    os.utime(place / "a.00000000.partial", (old, old))
+    assert contents(get_data("mnist")) == FILES | {"a.11111111.partial": b"2"}
 
 
 def test_damaged_cache_is_fetched_again(mirror, monkeypatch, caplog):

@@ -164,7 +164,7 @@ def test_full_disk_stops_a_run_that_goes_on_later(size, checkpoint_every, tmp_pa
 def test_a_partial_file_goes_when_the_run_is_resumed(tmp_path):
     """A file that a killed process had not finished writing does not stay for ever."""
     train(small(iterations=4), tmp_path / "run")
-    (tmp_path / "run" / "checkpoint.safetensors.0.partial").write_bytes(b"half")
+    (tmp_path / "run" / "checkpoint.safetensors.0123abcd.partial").write_bytes(b"half")
     resume(tmp_path / "run", iterations=8)
     assert not list((tmp_path / "run").glob("*.partial"))
 

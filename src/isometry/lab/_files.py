@@ -91,7 +91,7 @@ def remove_partial(folder: Path, *, before: float = math.inf) -> None:
         before: remove only files that were last written before this time. Newer ones
             may belong to a process that is still writing.
     """
-    for path in folder.glob("*.partial"):
+    for path in folder.glob("*.????????.partial"):
         # another process may remove the file first
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < before:
@@ -118,12 +118,10 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
             f"{folder} exists, and runs are never overwritten. Choose another folder, "
             f"or resume the run: {resume_command(folder)}"
         )
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # an earlier process with the same id may have left this folder when it was
-        # killed
-        partial.mkdir(exist_ok=True)
+        partial.mkdir()
         for name, data in files.items():
             write_atomically(partial / name, data)
         # this fails if another process has created and filled `folder` in the meantime
