@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ def with_bias(sigma: Callable[[Tensor, Tensor], Tensor]) -> Callable:
 
 
 WISDOM = with_bias(reference.wisdom_modrelu)
+SMOOTH = with_bias(partial(reference.wisdom_modrelu, epsilon=0.1))
 EXACT = with_bias(reference.exact_modrelu)
 
 
@@ -61,11 +63,15 @@ def eurnn(style: str) -> Callable[[Any], Tensor]:
 CASES = {
     "scornn": Case(ScoRNN, scornn, with_bias(reference.modrelu), {"negatives": 3}),
     "scurnn": Case(ScuRNN, scurnn, WISDOM, {}),
-    "scurnn by scan": Case(ScuRNN, scurnn, EXACT, {"epsilon": 0.0}),
+    "scurnn smooth": Case(ScuRNN, scurnn, SMOOTH, {"epsilon": 0.1}),
+    "scurnn exact": Case(ScuRNN, scurnn, EXACT, {"epsilon": 0.0}),
     "urnn": Case(URNN, reference.urnn_weight, WISDOM, {}),
     "urnn exact": Case(URNN, reference.urnn_weight, EXACT, {"epsilon": 0.0}),
     "full": Case(FullCapacityURNN, lambda cell: cell.weight_hh, WISDOM, {}),
-    "full by scan": Case(
+    "full smooth": Case(
+        FullCapacityURNN, lambda cell: cell.weight_hh, SMOOTH, {"epsilon": 0.1}
+    ),
+    "full exact": Case(
         FullCapacityURNN, lambda cell: cell.weight_hh, EXACT, {"epsilon": 0.0}
     ),
     "eurnn": Case(

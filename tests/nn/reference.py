@@ -128,10 +128,10 @@ def exact_modrelu(z: Tensor, b: Tensor) -> Tensor:
     return z / m * torch.clamp(m + b, min=0)
 
 
-def wisdom_modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """z max(m + b, 0) / (m + 1e-5), m = sqrt(|z|^2 + 1e-5)."""
-    m = (z.real**2 + z.imag**2 + 1e-5).sqrt()
-    return z * torch.clamp(m + b, min=0) / (m + 1e-5)
+def wisdom_modrelu(z: Tensor, b: Tensor, epsilon: float = 1e-5) -> Tensor:
+    """z max(m + b, 0) / (m + epsilon), m = sqrt(|z|^2 + epsilon)."""
+    m = (z.real**2 + z.imag**2 + epsilon).sqrt()
+    return z * torch.clamp(m + b, min=0) / (m + epsilon)
 
 
 def jing_modrelu(z: Tensor, b: Tensor) -> Tensor:

@@ -27,6 +27,8 @@ SIZES = {
 MODES = [(False, None), (True, None), (True, 1), (True, 4), (True, 50)]
 
 N, INPUTS = 6, 3
+# the epsilon of smooth modReLU
+EPSILON = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Problem:
     def run(self, how=scan, *, last_only=False, chunk=None) -> list[Tensor]:
         """The outputs of a scan that are not None."""
         run = Pass(self.steps, last_only, chunk)
-        weights = Weights(self.T, self.W, self.b, self.sigma)
+        weights = Weights(self.T, self.W, self.b, self.sigma, EPSILON)
         return [H for H in how(self.x, weights, self.h0, run) if H is not None]
 
     @property
@@ -92,7 +94,7 @@ def rectified(z: Tensor, b: Tensor, sigma: Sigma) -> Tensor:
         return torch.clamp(z + b, min=0) + 0.1 * torch.clamp(z + b, max=0)
     if sigma == "modrelu":
         return torch.where(z > 0, 1.0, -1.0) * torch.clamp(z.abs() + b, min=0)
-    pairs, epsilon = z.view(-1, 2), 1e-5 if sigma == "smooth_modrelu" else 0.0
+    pairs, epsilon = z.view(-1, 2), EPSILON if sigma == "smooth_modrelu" else 0.0
     m = (pairs.square().sum(-1, keepdim=True) + epsilon).sqrt()
     return (pairs / (m + epsilon) * torch.clamp(m + b[:, None], min=0)).flatten()
 

@@ -15,7 +15,7 @@ from isometry.nn import _scan
 from isometry.nn._scan import Weights, scan
 from isometry.nn._sequence import Pass
 from tests.helpers import eps
-from tests.nn.test_scan import Problem, cotangents, problem, twin
+from tests.nn.test_scan import EPSILON, Problem, cotangents, problem, twin
 
 SIZES = (3, 3, 2, 1)
 
@@ -30,7 +30,7 @@ def function(p: Problem, *, last_only: bool, chunk: int | None) -> Callable:
     run = Pass(p.steps, last_only, chunk)
 
     def call(x: Tensor, T: Tensor, W: Tensor, b: Tensor, h0: Tensor) -> tuple:
-        outputs = scan(x, Weights(T, W, b, p.sigma), h0, run)
+        outputs = scan(x, Weights(T, W, b, p.sigma, EPSILON), h0, run)
         return tuple(H for H in outputs if H is not None)
 
     return call

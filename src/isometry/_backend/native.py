@@ -269,16 +269,23 @@ class NativeBackend(TorchBackend):
         n, batch = len(cell.W), time_steps.batch
         starts, sizes, steps = time_steps.arguments
         moduli, epsilon = None, 0.0
-        if cell.sigma == "smooth_modrelu":
+        if NONLINEARITIES[cell.sigma].keeps_moduli:
             if cell.smoothing is None:
                 raise TypeError("`smoothing` must be given for smooth modReLU.")
             epsilon, m = cell.smoothing
             moduli = self._pointer("m", m, time_steps.rows * (n // 2))
         return CRecurrence(
-            *(self._pointer("W", cell.W, n * n), self._threshold(cell)),
-            *(self._pointer("h0", h0, batch * n), moduli),
-            *(ctypes.addressof(starts), ctypes.addressof(sizes), steps),
-            *(n, SIGMAS[cell.sigma], _threads(batch), epsilon),
+            W=self._pointer("W", cell.W, n * n),
+            b=self._threshold(cell),
+            h0=self._pointer("h0", h0, batch * n),
+            moduli=moduli,
+            starts=ctypes.addressof(starts),
+            sizes=ctypes.addressof(sizes),
+            steps=steps,
+            n=n,
+            sigma=SIGMAS[cell.sigma],
+            threads=_threads(batch),
+            epsilon=epsilon,
         )
 
     def _threshold(self, cell: Cell) -> int | None:

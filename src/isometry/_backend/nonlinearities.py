@@ -28,6 +28,8 @@ class Pointwise(NamedTuple):
     function: Callable[[Tensor, Any, float], Tensor]
     # the length of the threshold, divided by the length of the state
     threshold: float | None = None
+    # whether `apply_` writes m, because `adjoint_` needs it
+    keeps_moduli: bool = False
 
 
 class Smoothing(NamedTuple):
@@ -167,6 +169,7 @@ NONLINEARITIES: dict[Sigma, Pointwise] = {
             smooth_modrelu(complex_rows(z), b, epsilon)
         ),
         threshold=0.5,
+        keeps_moduli=True,
     ),
     "leaky_relu": Pointwise(
         apply_=lambda z, *_: nn.functional.leaky_relu_(z, LEAKY_SLOPE),

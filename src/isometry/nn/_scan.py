@@ -2,12 +2,14 @@ r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$ with a hand-written backwar
 
 Autograd would save all intermediate results of every time step, and its backward pass
 would consist of many small operations. Here only the states are saved, because the
-derivative of $\sigma$ can be computed from its value. With a `chunk`, only the state
-before each chunk is saved, and the backward pass computes the states of each chunk once
-more. A complex state is stored as a row of pairs of real numbers, so the same functions
-of real matrices compute real and complex states.
+derivative of $\sigma$ can be computed from its value; for smooth modReLU, a modulus of
+each entry is saved, too. With a `chunk`, only the state before each chunk is saved, and
+the backward pass computes the states of each chunk once more. A complex state is stored
+as a row of pairs of real numbers, so the same functions of real matrices compute real
+and complex states.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -36,14 +38,14 @@ class Weights(NamedTuple):
 
     `T` is (n, inputs), and `W` is (n, n). The bias `b` is (n,) or None: for modReLU it
     is the threshold, for other nonlinearities it is added to T x. Only smooth modReLU
-    uses `epsilon`.
+    uses `epsilon`; with the default, its states would be NaN.
     """
 
     T: Tensor
     W: Tensor
     b: Tensor | None
     sigma: Sigma
-    epsilon: float = 1e-5
+    epsilon: float = math.nan
 
     # these are methods, because Dynamo in torch 2.7 cannot trace a property of a named
     # tuple
@@ -185,7 +187,7 @@ def _states(
     """
     rows, n, m = time_steps.rows, first.shape[1], None
     H = recycled((rows, n), first)
-    if weights.sigma == "smooth_modrelu":
+    if NONLINEARITIES[weights.sigma].keeps_moduli:
         m = recycled((rows, n // 2), first)
     cell = weights.cell(m)
     _write_drive(x, weights.T, weights.summand(), out=H)

@@ -6,7 +6,7 @@
  * So the threads wait for each other only once, not at every time step. */
 
 /* The recurrence h_t = sigma(W h_{t-1} + u_t), and the time steps of its sequences. Python
- * fills this struct; see native.py. */
+ * fills this struct; see `CRecurrence` in recurrence.py. */
 typedef struct {
     const REAL *W, *b;
     /* the states before the first time step, of sizes[0] sequences */
@@ -111,7 +111,8 @@ static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, lon
 
 /* On entry, the rows d of D, from row `first` on, are the gradient with respect to
  * h = sigma(z); on return, the gradient with respect to z. The gradient with respect to b
- * is added to db. The derivative of sigma is computed from h, so z is not needed. */
+ * is added to db. The derivative of sigma is computed from h and, for smooth modReLU, from
+ * the moduli, so z is not needed. */
 static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const REAL *H,
                                    REAL *db, long first, long rows)
 {

@@ -143,8 +143,8 @@ class Householder(AbstractMap):
     """Products of Householder reflections, along the columns of the coordinates.
 
     The map has no base, and the optimizers of `isometry.optim` cannot step along it.
-    The length of a column has no effect, except that a column of zeros stands for the
-    identity and has the gradient zero.
+    The length of a column has no effect on the product, except that a column of zeros
+    stands for the identity and has the gradient zero.
     """
 
     name = "householder"
