@@ -388,7 +388,7 @@ def test_the_bare_products_are_as_many_as_the_steps(case):
 
 
 def test_the_benchmark_of_recurrent_layers_runs():
-    """It unpacks the weights of a scan, which nothing else guards."""
+    """A benchmark, which no type checker reads, unpacks the weights of a scan."""
     row = recurrent.measure_case(recurrent.Case(3, 4, batch=2), rounds=1)
     assert row["steps"] == 3
     assert all(seconds > 0 for seconds in row["seconds"].values())
