@@ -69,6 +69,18 @@ def test_a_record_has_what_the_run_has(tmp_path):
     assert str(tmp_path) not in json.dumps(entry)
 
 
+def test_processor_time_is_recorded_only_if_it_covers_every_step(tmp_path):
+    """A run that began before it was measured has only a part of it."""
+    folder = tmp_path / "runs" / "one"
+    train(small(), folder)
+    assert record(read_run(folder))["summary"]["cpu_seconds"] > 0
+    path = folder / "metrics.jsonl"
+    first, *others = [json.loads(line) for line in path.read_text().splitlines()]
+    del first["cpu_seconds"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [first, *others]))
+    assert "cpu_seconds" not in record(read_run(folder))["summary"]
+
+
 def test_only_runs_that_ended_are_recorded(tmp_path):
     """Only finished runs are recorded, and a record can be read again."""
     for name, status in (("done", "finished"), ("killed", None)):

@@ -182,7 +182,7 @@ def _search_table(runs: Sequence[Record]) -> str:
                 note_of(r["name"]),
                 *(f"{config[name]}" for name in ("optimizer", "lr", "lr_ratio")),
                 *(_or_dash(config[name]) for name in ("decay", "clip_norm")),
-                f"every {moves} steps" if moves else "never",
+                {None: "never", 1: "every step"}.get(moves, f"every {moves} steps"),
                 f"{summary['steps'] / STEPS_PER_EPOCH:.3g}{_diverged(summary)}",
                 _accuracy(summary["best"], "validation"),
                 _accuracy(summary["best"]),

@@ -40,6 +40,10 @@ def record(run: Run) -> dict[str, Any]:
     config = {k: v for k, v in run.config.items() if k not in PLACES}
     options = {k: v for k, v in config["task_options"].items() if k not in PLACES}
     summary = dict(run.summary)
+    if "cpu_seconds" not in run.records[0]:
+        # The run was begun before processor time was measured, and was resumed later.
+        # The time in its summary lacks the first steps.
+        summary.pop("cpu_seconds", None)
     steps, losses = run.curve("loss", "train")
     baseline = summary.get("baseline")
     thin = {
