@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from isometry.lab._report.runs import read_run
+from isometry.lab.paper.protocol import plan
 from tests.lab.fake_runs import fake_run
 from tools.reproduction import __main__ as command
 from tools.reproduction import charts, experiments, records
@@ -177,6 +178,19 @@ def test_runs_beyond_the_paper_have_a_part_of_their_own():
     part = page(runs, list(drawn.values())).partition("## Beyond the paper")[2]
     rows = [line.split(" |")[0] for line in part.splitlines() if "| Adam |" in line]
     assert rows == ["| search-b", "| long-b", "| search-a"]
+
+
+def test_the_long_run_is_trained_like_the_best_short_run():
+    """Validation images chose the options of the long run, among ten short runs."""
+    start = "pmnist-exprnn-170-search-"
+    runs = {n: r for n, r in records.read(RECORDS).items() if n.startswith(start)}
+    accuracies = {
+        name.removeprefix(start): run["summary"]["best"]["validation"]["accuracy"]
+        for name, run in runs.items()
+    }
+    *short, long = plan("beyond")
+    assert {run.name for run in short} == {*runs}
+    assert long.note == f"long-{max(accuracies, key=accuracies.__getitem__)}"
 
 
 def test_minutes_are_those_of_the_processor(tmp_path):

@@ -193,7 +193,7 @@ def _search_table(runs: Sequence[Record]) -> str:
 
 
 def _speech_table(runs: Sequence[Record]) -> str:
-    head = ["network", "target", "parameters", "epochs"]
+    head = ["network", "target", "parameters", "steps"]
     head += ["test MSE, valid frames", "test MSE, padded frames", "paper", "minutes"]
     rows = []
     for r in runs:
@@ -205,7 +205,7 @@ def _speech_table(runs: Sequence[Record]) -> str:
                 label(r).partition(",")[0],
                 note_of(r["name"]),
                 f"{summary['parameters']:,}",
-                f"{summary['steps']}{_diverged(summary)}",
+                f"{summary['steps']:,}{_diverged(summary)}",
                 f"{test['mse']:.2f}" if test else "–",
                 f"{test['padded_mse']:.2f}" if test else "–",
                 _or_dash(row and row.result),
