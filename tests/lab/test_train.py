@@ -15,8 +15,10 @@ from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
 from isometry.lab._train.loop import Step
 from isometry.lab._train.spectrum import orthogonality_error, recurrent_matrix_of
+from isometry.lab.paper import networks
 from isometry.lab.paper.networks import NETWORKS, recipe
 from isometry.lab.tasks import CopyingTask, MnistTask
+from isometry.optim import RiemannianSGD
 from tests.helpers import eps, shifted_seed
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
 
@@ -332,6 +334,17 @@ def test_descent_on_a_group_is_kept():
     """
     optimizers = build(small(model="rgd", optimizer="Adam"), CPU).optimizers
     assert [type(o).__name__ for o in optimizers] == ["Adam", "RiemannianSGD"]
+
+
+def test_descent_by_a_derived_optimizer_is_kept(monkeypatch):
+    """A user's subclass of RiemannianSGD counts as descent on a group."""
+
+    class Own(RiemannianSGD):
+        pass
+
+    monkeypatch.setattr(networks, "RiemannianSGD", Own)
+    optimizers = build(small(model="rgd", optimizer="Adam"), CPU).optimizers
+    assert [type(o).__name__ for o in optimizers] == ["Adam", "Own"]
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))

@@ -294,7 +294,9 @@ def test_singular_values_stay_within_the_margin(rng):
     [
         (lambda: ScoRNN(2, 4, negatives=5), "`negatives` must be between 0 and"),
         (lambda: ScoRNN(0, 4), "`input_size` must be a positive integer; got 0"),
-        (lambda: URNN(2, 4, epsilon=-1.0), "`epsilon` must be finite .* got -1.0"),
+        (lambda: URNN(2, 4, epsilon=-1.0), "`epsilon` must be 0, or .* got -1.0"),
+        # in float32, 0 / (0 + epsilon) would be 0 / 0
+        (lambda: URNN(2, 4, epsilon=1e-40), "at least 1.2e-38; got 1e-40"),
         (lambda: EURNN(2, 5), "`hidden_size` must be even, .* got 5. Use 6"),
         (lambda: EURNN(2, 4, capacity=3), "`capacity` must be .* even .* got 3. Use 4"),
         (lambda: EURNN(2, 6, style="fft"), "must be a power of two .* got 6"),

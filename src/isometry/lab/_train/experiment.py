@@ -264,7 +264,8 @@ def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
         optimizer_class, options = row.optimizer_class, dict(row.options)
         # RiemannianSGD moves a weight along its manifold, with its own update rule, so
         # the option `optimizer` does not replace it.
-        if training.optimizer is not None and optimizer_class is not RiemannianSGD:
+        moves = issubclass(optimizer_class, RiemannianSGD)
+        if training.optimizer is not None and not moves:
             optimizer_class, options = _optimizer_class(training.optimizer), {}
         if training.retraction is not None and "retraction" in options:
             options["retraction"] = training.retraction

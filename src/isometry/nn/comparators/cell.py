@@ -99,16 +99,18 @@ class SmoothModReLU:
         epsilon: $\epsilon$.
 
     Raises:
-        ValueError: if $\epsilon$ is negative, infinite or NaN.
+        ValueError: if $\epsilon$ is negative, infinite, NaN, or so small that it
+            would be rounded to 0 in float32.
     """
 
     epsilon: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.epsilon < math.inf:
+        smallest = torch.finfo(torch.float32).tiny
+        if self.epsilon != 0 and not smallest <= self.epsilon < math.inf:
             raise ValueError(
-                f"`epsilon` must be finite and at least 0; got {self.epsilon}. The "
-                f"authors use 1e-5; 0 gives the exact modReLU."
+                f"`epsilon` must be 0, or finite and at least {smallest:.1e}; got "
+                f"{self.epsilon}. The authors use 1e-5; 0 gives the exact modReLU."
             )
 
     def __call__(self, z: Tensor, b: Tensor) -> Tensor:
