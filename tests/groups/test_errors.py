@@ -289,6 +289,13 @@ def test_no_geodesic_joins_components(manifold, rng):
             method(Q, P)
 
 
+def test_no_geodesic_joins_the_numbers_one_and_minus_one_in_vmap():
+    """Inside `vmap` no value can be tested, so the logarithm is NaN there."""
+    Q, P = torch.ones(3, 1), torch.tensor([[1.0], [-1.0], [1.0]])
+    E = torch.func.vmap(Sphere(1).log)(Q, P)
+    assert E.isnan().flatten().tolist() == [False, True, False]
+
+
 def test_an_error_names_the_argument_that_is_not_a_point(rng):
     """The error names the argument with the defect.
 
