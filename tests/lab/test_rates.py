@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from isometry.lab import train
+from isometry.lab import OptimizerRecipe, Schedule, register, train
 from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
 from isometry.lab._train.loop import Step
@@ -87,3 +87,22 @@ def test_rates_that_make_no_sense(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         train(small(**options), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def frozen_rest(options: dict) -> list[float]:
+    """The rates of a network of which only the recurrent weight is trained."""
+    frozen = OptimizerRecipe(torch.optim.SGD, {"lr": 0.0})
+    trained = OptimizerRecipe(torch.optim.Adam, {"lr": 1e-3}, ("weight_hh_l0",))
+    schedule = Schedule((frozen, trained), "mine")
+    network = type("Own", (torch.nn.RNN,), {"schedule": schedule})
+    register(network, name="frozen")
+    optimizers = build(small(model="frozen", **options), CPU).optimizers
+    return [group["lr"] for o in optimizers for group in o.param_groups]
+
+
+def test_a_rate_of_zero_stays_zero():
+    """A schedule may freeze parameters with a rate of 0."""
+    assert frozen_rest({}) == [0.0, 1e-3]
+    assert frozen_rest({"lr": 0.5, "lr_ratio": 0.1}) == [0.5, 0.05]
+    with pytest.raises(ValueError, match=r"`lr` must be left out .* rate of 0"):
+        frozen_rest({"lr": 0.5})

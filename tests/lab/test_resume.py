@@ -8,12 +8,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from isometry.lab import RunError, _files, resume, train
+from isometry.lab import Config, RunError, _files, resume, train
+from isometry.lab._train.experiment import build
 from isometry.lab._train.loop import Step
 from tests.lab.fake_runs import Killed
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
@@ -278,3 +281,20 @@ def test_a_folder_without_a_run_is_refused(exists, tmp_path):
         folder.mkdir()
     with pytest.raises(RunError, match=r"must be the folder of a run.*config\.json"):
         resume(folder)
+
+
+def test_a_resumed_network_returns_only_what_its_task_needs():
+    """A resumed network computes only the last output if its task needs no other.
+
+    The record of the options said `last_only=False`, which also made `chunk` invalid.
+    """
+    options = {"length": 5, "held_out": 8}
+    training = replace(small().training, model_options={"chunk": 2})
+    first = build(Config("adding", options, training), torch.device("cpu"))
+    assert "last_only" not in first.config.recipe["options"]
+    old = first.config.recipe["options"] | {"last_only": False}
+    for record in (first.config.recipe, first.config.recipe | {"options": old}):
+        config = replace(first.config, recipe=record)
+        network: Any = build(config, torch.device("cpu")).model.network
+        assert network.last_only
+        assert network.chunk == 2

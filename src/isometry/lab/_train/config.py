@@ -161,8 +161,10 @@ class Config:
         task_options: the fields of the task.
         training: how the network is trained.
         command: the command line that repeats the run.
-        recipe: every option of the network and of its optimizers, including defaults,
-            so that the defaults of a later version do not matter.
+        recipe: every option of the network and of its optimizers, including defaults.
+            A resumed or loaded run has the recorded options of the network, even if a
+            later version has other defaults. The options of the optimizers are in the
+            checkpoint.
         about: facts about the task that reports need.
         continued: one entry for each time that the run was resumed with new options:
             the step at which it was resumed, and the new options.

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 import isometry.optim
 from isometry.lab._options import Registry, make, suggestion
 from isometry.lab._train.config import Config, Training
-from isometry.lab.network import Recipe
+from isometry.lab.network import OptimizerRecipe, Recipe, Schedule
 from isometry.lab.paper import networks
 from isometry.lab.paper.networks import NETWORKS
 from isometry.lab.task import AbstractTask
@@ -96,7 +96,8 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     # read its data, which takes a long time
     epoch = _epoch(task, config.training.batch_size)
     resolved = config.resolved(recipe, epoch, torch.get_num_threads())
-    resolved = replace(resolved, recipe=_record(recipe, model), about=task.about())
+    record = _record(recipe, model, config.training.model)
+    resolved = replace(resolved, recipe=record, about=task.about())
     return Experiment(resolved, task, recipe, model, recipe.make_optimizers(model))
 
 
@@ -156,17 +157,18 @@ def _check_parameters(recipe: Recipe, model: nn.Module) -> None:
 
 
 def check_model(training: Training, *, trust: Trust) -> None:
-    """Raise a `ValueError` if the network is unknown, or if its options include a size.
+    """Raise a `ValueError` for an unknown network, or an option that the task decides.
 
     Args:
         training: has the name of the network and its options.
         trust: which classes may be imported, as in `build`.
     """
     NETWORKS.find(training.model, trust=trust)
-    if sizes := sorted(training.model_options.keys() & _SIZES):
+    if names := sorted(training.model_options.keys() & _decided(training.model)):
         raise ValueError(
-            f"`model_options` must not include sizes; got {', '.join(sizes)}. The task "
-            f"sets the sizes of inputs and outputs, and `hidden_size` is an option."
+            f"`model_options` must not include what the task decides; got "
+            f"{', '.join(names)}. The task sets the sizes of inputs and outputs, and "
+            f"which outputs it needs; `hidden_size` is an option of its own."
         )
 
 
@@ -174,8 +176,14 @@ def check_model(training: Training, *, trust: Trust) -> None:
 # old runs still have.
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
-# parameters of a network's constructor that are not options for the user
-_OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
+# further parameters of a network's constructor that are not options for the user
+_OTHERS = {"self", "mode", "generator", "device", "dtype"}
+
+
+def _decided(name: str) -> set[str]:
+    """The parameters of a network that the task and `hidden_size` decide."""
+    # an option `last_only` of a user's own network means whatever the user wants
+    return _SIZES | ({"last_only"} if name in NETWORKS.ours else set())
 
 
 def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
@@ -217,7 +225,7 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
         if not variable:
             break
         names.remove(variable[0])
-    return [name for name in dict.fromkeys(names) if name not in _OTHERS]
+    return [n for n in dict.fromkeys(names) if n not in _OTHERS | _decided(name)]
 
 
 def make_task(config: Config, *, trust: Trust) -> AbstractTask:
@@ -254,13 +262,8 @@ DECAYS: dict[str, Callable[[float], float]] = {"cosine": cosine, "linear": linea
 def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
     """The recipe with the user's training options in place of the paper's."""
     usual = recipe.schedule
-    rest = next(row for row in usual.optimizers if not row.parameters)
-    lr = rest.options["lr"] if training.lr is None else training.lr
     rows = []
     for row in usual.optimizers:
-        ratio = row.options["lr"] / rest.options["lr"]
-        if row.parameters and training.lr_ratio is not None:
-            ratio = training.lr_ratio
         optimizer_class, options = row.optimizer_class, dict(row.options)
         # RiemannianSGD moves a weight along its manifold, with its own update rule, so
         # the option `optimizer` does not replace it.
@@ -269,7 +272,7 @@ def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
             optimizer_class, options = _optimizer_class(training.optimizer), {}
         if training.retraction is not None and "retraction" in options:
             options["retraction"] = training.retraction
-        options["lr"] = lr * ratio
+        options["lr"] = _rate(row, usual, training)
         rows.append(replace(row, optimizer_class=optimizer_class, options=options))
     retracts = any("retraction" in row.options for row in rows)
     if training.retraction is not None and not retracts:
@@ -286,7 +289,29 @@ def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
     return replace(recipe, schedule=schedule)
 
 
-def _record(recipe: Recipe, model: nn.Module) -> dict[str, Any]:
+def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
+    """The learning rate of an optimizer, with the user's `lr` and `lr_ratio`.
+
+    A new `lr` changes the rates of all optimizers by the same factor.
+    """
+    rest = next(row for row in usual.optimizers if not row.parameters)
+    before = rest.options["lr"]
+    lr = before if training.lr is None else training.lr
+    if row is rest:
+        return lr
+    if row.parameters and training.lr_ratio is not None:
+        return lr * training.lr_ratio
+    if lr == before:
+        return row.options["lr"]
+    if before == 0:
+        raise ValueError(
+            f"`lr` must be left out for {training.model}, since its schedule has a "
+            f"rate of 0, which no factor changes; got {lr}. Or pass `lr_ratio` as well."
+        )
+    return lr * (row.options["lr"] / before)
+
+
+def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
     """The recipe for `config.json`, including defaults, which may change later."""
     network = getattr(model, "network", model)
     signature = inspect.signature(type(network).__init__)
@@ -295,8 +320,8 @@ def _record(recipe: Recipe, model: nn.Module) -> dict[str, Any]:
         for name, parameter in signature.parameters.items()
         if isinstance(parameter.default, bool | int | float | str | None)
     }
-    options = usual | dict(recipe.options)
-    omitted, decay = ("device", "dtype", "generator"), recipe.schedule.decay
+    options, omitted = usual | dict(recipe.options), _OTHERS | _decided(name)
+    decay = recipe.schedule.decay
     return {
         "network": type(network).__name__,
         "options": {k: v for k, v in options.items() if k not in omitted},

@@ -47,7 +47,8 @@ def maker(
         usual: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
         usual |= {"generator": draw.generator, "last_only": task.last_only}
         usual = {k: v for k, v in usual.items() if k not in without}
-        return network(task.input_size, size, **(usual | options))
+        # `last_only` in `options` comes from an old record, which has a wrong value
+        return network(task.input_size, size, **(options | usual))
 
     return make
 
