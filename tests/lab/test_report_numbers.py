@@ -102,11 +102,33 @@ def test_a_diverged_run_is_not_the_best():
 def test_the_best_accuracy_is_the_largest():
     low, high = (run_of([record(1, "test", accuracy=a)], lr=a) for a in (0.3, 0.6))
     experiment = ReportedExperiment(
-        "mnist", "", "accuracy", (low, high), larger_is_better=True
+        "mnist", "", "accuracy", (low, high), PAPER["mnist"], larger_is_better=True
     )
     assert best(experiment) == (high,)
-    assert [row.best for row in results_table(experiment).rows] == [False, True]
+    marked = [row.best for row in results_table(experiment).rows]
+    assert marked[:2] == [False, True]
+    assert sum(marked) == 1
     assert markdown(results_table(experiment)).count("**") == 2
+
+
+def test_only_the_paper_selects_on_the_test_set():
+    """A user's own task is compared at the best validation, whatever its metric is."""
+    better_by_test = run_of(
+        [
+            *(record(1, split, accuracy=0.5) for split in ("validation", "test")),
+            record(2, "validation", accuracy=0.4),
+            record(2, "test", accuracy=0.9),
+        ]
+    )
+    for paper, value, words in (
+        (None, 0.5, "accuracy 0.5000 at the best validation"),
+        (PAPER["mnist"], 0.9, "accuracy 0.9000 in 2 steps, selected on the test set"),
+    ):
+        experiment = ReportedExperiment(
+            "own", "", "accuracy", (better_by_test,), paper, larger_is_better=True
+        )
+        assert experiment.compared(better_by_test) == value
+        assert words in headline(experiment)
 
 
 def test_the_papers_number_stands_beside_ours(tmp_path):

@@ -127,7 +127,7 @@ def test_the_headline_names_the_metric_of_the_users_own_task():
     )
     run = Run(run.path, run.config, records, run.summary)
     experiment = ReportedExperiment("order", "", "F1", (run,), larger_is_better=True)
-    assert headline(experiment).startswith("ExpRNN 170: test F1 0.7500 after ")
+    assert headline(experiment).startswith("ExpRNN 170: test F1 0.7500 at the best ")
     assert cells(results_table(experiment), "Test F1 at best validation") == ["0.7500"]
 
 

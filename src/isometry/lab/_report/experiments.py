@@ -49,12 +49,15 @@ class ReportedExperiment:
 
     @property
     def compared(self) -> Callable[[Run], float | None]:
-        """A function that takes a run and returns the number that is compared.
+        """A function that takes a run and returns the number that is compared."""
+        if self.metric == "loss":
+            return final_loss
+        return self.best_test if self.selects_on_test else self.at_best_validation
 
-        For the tasks of the paper, this is the number that the paper compares.
-        """
-        scores = {"accuracy": self.best_test, "loss": final_loss}
-        return scores.get(self.metric, self.at_best_validation)
+    @property
+    def selects_on_test(self) -> bool:
+        """Whether the best test result is compared, as the paper does for MNIST."""
+        return self.paper is not None and self.metric == "accuracy"
 
     def at_best_validation(self, run: Run, name: str | None = None) -> float | None:
         """The value of a test metric at the step with the best validation result.

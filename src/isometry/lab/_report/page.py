@@ -133,10 +133,16 @@ def headline(experiment: ReportedExperiment) -> str:
     label = looks(groups)[groups.index(top)].label
     metric = experiment.metric
     word = tables.word_for(metric)
-    what = "final training loss" if metric == "loss" else f"test {word}"
     name = label if len(groups) == 1 else f"Best is {label}"
     steps = tables.count_text(max(run.steps for run in top.counted))
-    text = f"{name}: {what} {value} after {steps} steps."
+    text = f"{name}: test {word} {value} at the best validation in {steps} steps."
+    if metric == "loss":
+        text = f"{name}: final training loss {value} after {steps} steps."
+    elif experiment.selects_on_test:
+        text = (
+            f"{name}: best test {word} {value} in {steps} steps, selected on the test "
+            f"set as in the paper."
+        )
     baseline = experiment.baseline_of_metric
     if baseline is not None:
         text += f" The trivial solution gets {tables.small(baseline)}."
