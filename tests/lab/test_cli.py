@@ -165,7 +165,7 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         # the list used to have internal options, and `num_layers` three times
         (
             ["--model", "urnn", "--model-options", "foo=3"],
-            "got foo. It has num_layers, batch_first, dropout, bidirectional, last",
+            "got foo. It has num_layers, dropout, chunk",
         ),
         # it used to be a traceback of torch: "value cannot be converted to type float"
         (["--lr", "1e38"], "`--lr` must be a number from 0 to 1e+15; got 1e+38"),

@@ -317,8 +317,8 @@ def test_a_step_is_that_of_torch():
         ({"lr": math.nan}, "`lr` must be a number from 0 to 1e.15; got nan"),
         ({"device": "gpu"}, "`device` must be available to torch here; got 'gpu'"),
         ({"model_options": {"foo": 1}}, "must be options of exprnn; got foo"),
-        ({"model_options": {"input_size": 1}}, "decides; got input_size"),
-        ({"model_options": {"last_only": True}}, "decides; got last_only"),
+        ({"model_options": {"input_size": 1}}, "option decides; got input_size"),
+        ({"model_options": {"last_only": True}}, "option decides; got last_only"),
     ],
     ids=str,
 )

@@ -17,8 +17,12 @@ class Pairs(argparse.Action):
         option_string: str | None = None,  # noqa: ARG002 - argparse passes it
     ) -> None:
         """Add a pair to the dictionary."""
-        pairs = getattr(namespace, self.dest, {})
-        setattr(namespace, self.dest, pairs | dict([values]))
+        (name, value), pairs = values, getattr(namespace, self.dest, {})
+        if name in pairs and pairs[name] != value:
+            raise argparse.ArgumentError(
+                self, f"{name} must have one value; got {pairs[name]!r} and {value!r}"
+            )
+        setattr(namespace, self.dest, pairs | {name: value})
 
 
 def pair(text: str) -> tuple[str, Any]:
@@ -33,8 +37,14 @@ def pair(text: str) -> tuple[str, Any]:
     return name, value_of(value)
 
 
+# what somebody who writes Python may type instead of JSON's true, false and null
+_PYTHON = {"True": True, "False": False, "None": None}
+
+
 def value_of(text: str) -> Any:
-    """Parse a string as JSON. A string that is not valid JSON is returned unchanged."""
+    """Parse a string as JSON, or as a constant of Python; return any other string."""
+    if text in _PYTHON:
+        return _PYTHON[text]
     try:
         return json.loads(text)
     except ValueError:

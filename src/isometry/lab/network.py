@@ -179,7 +179,7 @@ class Recipe:
             except (TypeError, ValueError) as error:
                 raise ValueError(
                     f"`optimizer` must accept the network's parameters; got "
-                    f"{name}: {error}. Choose another optimizer, such as Adam."
+                    f"{name}: {error}. Change its options, or choose another."
                 ) from error
         return optimizers
 

@@ -166,9 +166,9 @@ def check_model(training: Training, *, trust: Trust) -> None:
     NETWORKS.find(training.model, trust=trust)
     if names := sorted(training.model_options.keys() & _decided(training.model)):
         raise ValueError(
-            f"`model_options` must not include what the task decides; got "
-            f"{', '.join(names)}. The task sets the sizes of inputs and outputs, and "
-            f"which outputs it needs; `hidden_size` is an option of its own."
+            f"`model_options` must not include what the task or another option "
+            f"decides; got {', '.join(names)}. Leave it out; `hidden_size` and "
+            f"`device` are options of their own."
         )
 
 
@@ -178,12 +178,15 @@ _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # further parameters of a network's constructor that are not options for the user
 _OTHERS = {"self", "mode", "generator", "device", "dtype"}
+# The shape of inputs and outputs. Tasks put time first, and the output layer reads
+# states of `hidden_size` features.
+_LAYOUT = {"batch_first", "last_only", "bidirectional", "proj_size"}
 
 
 def _decided(name: str) -> set[str]:
-    """The parameters of a network that the task and `hidden_size` decide."""
-    # an option `last_only` of a user's own network means whatever the user wants
-    return _SIZES | ({"last_only"} if name in NETWORKS.ours else set())
+    """The parameters of a network that the task and other options decide."""
+    # in a user's own network, any of these names may mean something else
+    return _SIZES | (_OTHERS | _LAYOUT if name in NETWORKS.ours else set())
 
 
 def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
@@ -193,7 +196,7 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
     torch.manual_seed(training.seed)
     try:
         return recipe.make_model(generator=torch.Generator().manual_seed(training.seed))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         options = training.model_options
         if not options and training.model not in NETWORKS.ours:
             # The error is in the user's class, so the user needs a traceback. The

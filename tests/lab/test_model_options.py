@@ -1,0 +1,65 @@
+"""Options of a network on the command line: what they accept and refuse."""
+
+import pytest
+
+from isometry.lab import _cli
+from isometry.lab._options import spell
+from isometry.lab._pairs import pair
+
+TRAIN = ["train", "copying", "--lag", "5", "--length", "2", "--iterations", "1"]
+
+
+def options(*pairs: str) -> list[str]:
+    return [word for text in pairs for word in ("--model-options", text)]
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("model", ["exprnn", "lstm", "gru", "urnn"])
+@pytest.mark.parametrize(
+    "name", ["batch_first", "bidirectional", "proj_size", "last_only", "dtype"]
+)
+def test_the_layout_of_a_sequence_is_not_an_option(model, name, tmp_path, capsys):
+    """Options that change the axes or sizes of outputs are refused.
+
+    With batch_first=true, networks were trained over the wrong axis, silently.
+    """
+    words = [*TRAIN, "--model", model, *options(f"{name}=1")]
+    assert _cli.main([*words, "--out", str(tmp_path / "run")]) == 2
+    assert f"another option decides; got {name}." in capsys.readouterr().err
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "urnn", *options("bias_bound=-1")], "options of urnn; got bias_b"),
+        (["--model", "rgd", "--retraction", "foo"], "Change its options, or"),
+    ],
+    ids=str,
+)
+def test_a_bad_value_is_told_in_a_line(words, message, tmp_path, capsys):
+    assert _cli.main([*TRAIN, *words, "--out", str(tmp_path / "run")]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.errors
+def test_an_option_has_one_value(capsys):
+    """Two values of one option are refused; the first was ignored."""
+    with pytest.raises(SystemExit, match="2"):
+        _cli.main([*TRAIN, *options("chunk=2", "chunk=3")])
+    assert "chunk must have one value; got 2 and 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("True", True), ("true", True), ("False", False), ("None", None), ("3", 3)],
+)
+def test_constants_of_python_are_understood(text, value):
+    """`unitary=True` was the string "True", which the network refused."""
+    assert pair(f"x={text}") == ("x", value)
+
+
+def test_a_string_that_looks_like_a_constant_survives():
+    """A command spells strings so that they are read back as strings."""
+    _, word = spell("model_options", {"x": "True"})
+    assert pair(word) == ("x", "True")
