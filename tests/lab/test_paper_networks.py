@@ -13,8 +13,8 @@ from torch.testing import assert_close
 import isometry
 from isometry import count_parameters
 from isometry.groups import SO, U
-from isometry.lab import Recipe
-from isometry.lab.paper import NETWORKS, SequenceModel
+from isometry.lab import Recipe, SequenceModel
+from isometry.lab.paper import NETWORKS
 from isometry.lab.paper.networks import recipe as recipe_of
 from isometry.lab.paper.protocol import SIZES
 from isometry.lab.paper.tables import PAPER

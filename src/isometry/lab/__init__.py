@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from isometry.lab._train.config import Config, Training
     from isometry.lab._train.experiment import register
     from isometry.lab._train.run import RunOutcome, load_model, resume, train
-    from isometry.lab.network import OptimizerRecipe, Recipe, Schedule
+    from isometry.lab.network import OptimizerRecipe, Recipe, Schedule, SequenceModel
     from isometry.lab.task import (
         AbstractEndlessTask,
         AbstractTask,
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["AbstractTask", "AbstractEndlessTask", "Batch", "evaluate", "training_rows"]
-__all__ += ["Recipe", "Schedule", "OptimizerRecipe", "Config", "Training"]
+__all__ += ["Recipe", "Schedule", "OptimizerRecipe", "SequenceModel"]
+__all__ += ["Config", "Training"]
 __all__ += ["RunOutcome", "RunError", "train", "resume", "load_model", "register"]
 __all__ += ["write_report", "get_data"]
 
@@ -32,7 +33,7 @@ __all__ += ["write_report", "get_data"]
 _EXPORTS = {
     "task": ("AbstractTask", "AbstractEndlessTask", "Batch", "training_rows"),
     "_evaluation": ("evaluate",),
-    "network": ("Recipe", "Schedule", "OptimizerRecipe"),
+    "network": ("Recipe", "Schedule", "OptimizerRecipe", "SequenceModel"),
     "_train.config": ("Config", "Training"),
     "_train.run": ("RunOutcome", "train", "resume", "load_model"),
     "_files": ("RunError",),

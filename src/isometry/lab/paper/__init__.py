@@ -3,17 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isometry.lab.network import SequenceModel
     from isometry.lab.paper.networks import NETWORKS, recipe
 
-__all__ = ["NETWORKS", "SequenceModel", "recipe"]
+__all__ = ["NETWORKS", "recipe"]
 
 
 def __getattr__(name: str) -> Any:
     # import lazily: the networks need torch, but the tables and the protocol do not
     if name in __all__:
-        from isometry.lab import network
         from isometry.lab.paper import networks
 
-        return getattr(network if name == "SequenceModel" else networks, name)
+        return getattr(networks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
