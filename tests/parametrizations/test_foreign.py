@@ -180,6 +180,11 @@ def test_nothing_is_loaded_from_a_bad_checkpoint():
     peer = parametrizations.orthogonal(nn.Linear(5, 5)).state_dict()
     with pytest.raises(ValueError, match=r"maps of torch and geotorch; got 'pade-3'"):
         isometry.load_foreign(model, peer, retraction="pade-3")
+    # a misspelled name used to be ignored, and the map of the constraint was assumed
+    with pytest.raises(
+        ValueError, match=r"only constrained .* got \['wieght'\]\. .* \['weight'\]\."
+    ):
+        isometry.load_foreign(model, peer, retraction={"wieght": "cayley"})
     after = model.state_dict()
     assert all(torch.equal(after[k], before[k]) for k in before)
 

@@ -83,8 +83,9 @@ def load_foreign(
     Raises:
         TypeError: if `module` is not a module, or `state_dict` is not a mapping.
         ValueError: if keys or shapes do not fit, a weight is complex for a real layer,
-            not finite or not on its manifold, or its map must be named. In these cases
-            nothing is loaded.
+            not finite or not on its manifold, its map must be named, or `retraction`
+            names something that is not a constrained weight. In these cases nothing is
+            loaded.
     """
     if not isinstance(state_dict, Mapping):
         raise TypeError(
@@ -92,6 +93,7 @@ def load_foreign(
             f"{type(state_dict).__name__}. Pass what `module.state_dict()` returned."
         )
     entries = constrained(module, remove_duplicate=False)
+    by_name = _maps_by_name(entries, retraction)
     state = dict(state_dict)
     for path, layer in module.named_modules(remove_duplicate=False):
         if isinstance(layer, Adopts):
@@ -103,9 +105,7 @@ def load_foreign(
         if weight is not None:
             _check_weight(entry, weight)
         else:
-            by_name = isinstance(retraction, Mapping)
-            choice = retraction.get(entry.key) if by_name else retraction
-            weight = _peer_weight(state, holder, entry, choice)
+            weight = _peer_weight(state, holder, entry, by_name.get(entry.key))
         if weight is None:
             continue
         # a copy of the constraint computes the coordinates, so that the model does not
@@ -125,6 +125,22 @@ def load_foreign(
 def _holder(entry: Constrained) -> str:
     """The prefix of the keys that belong to a constrained weight in a `state_dict`."""
     return entry.key.removesuffix(entry.name) + f"parametrizations.{entry.name}."
+
+
+def _maps_by_name(
+    entries: list[Constrained], retraction: MapLike | Mapping[str, MapLike] | None
+) -> Mapping[str, MapLike | None]:
+    """The argument `retraction` as a mapping, whose keys name constrained weights."""
+    names = [entry.key for entry in entries]
+    if not isinstance(retraction, Mapping):
+        return dict.fromkeys(names, retraction)
+    unknown = sorted(map(str, retraction.keys() - set(names)))
+    if unknown:
+        raise ValueError(
+            f"`retraction` must name only constrained weights of the model; got "
+            f"{unknown}. Choose from {names}."
+        )
+    return retraction
 
 
 def _check_fit(
