@@ -212,8 +212,13 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match=r"`weight_decay` must be .*; got -0\.1"):
         isometry.param_groups(nn.Linear(3, 3), lr=1, weight_decay=-0.1)
     rate: Any = "0.1"
-    with pytest.raises(TypeError, match=r"`lr` must be a number; got '0\.1'\. Convert"):
+    with pytest.raises(TypeError, match=r"`lr` must be a number; got '0\.1'\. Pass a"):
         isometry.param_groups(nn.Linear(3, 3), lr=rate)
+    # None used to fail in a product, with Python's own message
+    none: Any = None
+    for name in ("lr", "orthogonal_lr_ratio"):
+        with pytest.raises(TypeError, match=f"`{name}` must be a number; got None"):
+            isometry.param_groups(nn.Linear(3, 3), **{"lr": 0.1, name: none})
     isometry.param_groups(nn.Linear(3, 3), lr=torch.tensor(0.1))  # as torch does
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module; got list"):
         isometry.fold([])

@@ -42,19 +42,18 @@ def param_groups(
         The groups that are not empty: plain first, then coordinates, then declared.
 
     Raises:
-        TypeError: if `module` is not a module, or a rate is not a number.
+        TypeError: if `module` is not a module, or another argument is not a number.
         ValueError: if a number is negative.
     """
-    for name, value in (
-        ("lr", lr),
-        ("orthogonal_lr_ratio", orthogonal_lr_ratio),
-        ("weight_decay", weight_decay),
-    ):
-        if not isinstance(value, Real | Tensor | None):
+    decay = {} if weight_decay is None else {"weight_decay": weight_decay}
+    numbers = {"lr": lr, "orthogonal_lr_ratio": orthogonal_lr_ratio, **decay}
+    for name, value in numbers.items():
+        if not isinstance(value, Real | Tensor):
             raise TypeError(
-                f"`{name}` must be a number; got {value!r}. Convert it with `float`."
+                f"`{name}` must be a number; got {value!r}. Pass a float, or a tensor "
+                f"with one element."
             )
-        if value is not None and not value >= 0:
+        if not value >= 0:
             raise ValueError(f"`{name}` must be at least 0; got {value}.")
     # keyed by identity, so that a shared parameter is listed once
     slow = {id(entry.coordinates): entry.coordinates for entry in constrained(module)}
@@ -65,7 +64,6 @@ def param_groups(
         by_manifold.setdefault(manifold, []).append(p)
         not_plain.add(id(p))
     plain = [p for p in module.parameters() if id(p) not in not_plain]
-    decay = {} if weight_decay is None else {"weight_decay": weight_decay}
     rate = {"lr": lr * orthogonal_lr_ratio, "weight_decay": 0.0}
     groups = [
         {"params": plain, "lr": lr, **decay},
