@@ -118,6 +118,15 @@ def test_a_given_bound_spares_the_estimate(dtype, rng, monkeypatch):
             expm_skew(A)
 
 
+@pytest.mark.errors
+@pytest.mark.parametrize("method", ["eigh", "pade"])
+def test_other_methods_take_no_bound(method):
+    """A bound is refused where it has no effect; it used to be ignored."""
+    message = rf"`norm_bound` must be None for the method '{method}', .*; got 1\.0\. Le"
+    with pytest.raises(ValueError, match=message):
+        expm_skew(torch.zeros(3, 3), norm_bound=1.0, method=method)
+
+
 class Products(TorchDispatchMode):
     """Counts products of n x n matrices, batched or not."""
 

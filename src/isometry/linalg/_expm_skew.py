@@ -46,12 +46,13 @@ def expm_skew(
     alone rotates the result by a radian), gives NaN; the other matrices of the batch
     are not affected. float16 and bfloat16 are computed in float32. For a tensor
     subclass without memory of its own, such as a DTensor, the method "eigh" is used
-    instead of the default.
+    instead of the default. It needs no `norm_bound`, so a bound has no effect there.
 
     Args:
         A: skew; any number of batch axes.
         norm_bound: an upper bound on the spectral norm of every matrix in `A`. If the
-            bound is too low, the result is inaccurate, without a warning.
+            bound is too low, the result is inaccurate, without a warning. Only for the
+            method "products"; the others do not use a bound.
         method: "products"; "eigh", one Hermitian eigendecomposition, orthogonal up to
             rounding for any norm; or "pade", the algorithm of [LM19], Pade approximants
             with scaling and squaring. The last two are slower.
@@ -61,8 +62,8 @@ def expm_skew(
 
     Raises:
         TypeError: if `A` has an integer dtype.
-        ValueError: if `A` is not square, `norm_bound` is negative or not finite, or
-            `method` is unknown.
+        ValueError: if `A` is not square, `norm_bound` is negative, not finite or not
+            used by the method, or `method` is unknown.
 
     References:
         [LM19] section 4; [BBCS22] and [Sas18] for polynomials in few products. The
@@ -73,6 +74,11 @@ def expm_skew(
         raise ValueError(
             f"`norm_bound` must be a finite bound on the spectral norm, >= 0; "
             f"got {norm_bound}. Leave it out to have the norm estimated."
+        )
+    if norm_bound is not None and method in ("eigh", "pade"):
+        raise ValueError(
+            f"`norm_bound` must be None for the method {method!r}, which does not use "
+            f"a bound; got {norm_bound}. Leave it out, or use the method 'products'."
         )
     X = in_float32_or_wider(A)
     if method == "products" and is_wrapper(X) and not is_fake(X):
