@@ -94,7 +94,7 @@ def test_polar_by_products_is_that_of_the_decomposition(dtype, step, rng):
     ):
         Q, X = M.random(2, 4, dtype=dtype, generator=rng)
         E = step * M.project(Q, X)
-        P = Polar().factor(Q, E)
+        P = Polar().step(Q, E)
         expected = polar((Q + E).to(double_dtype(dtype)))
         # Twice the worst over 30 seeds: 6.9 at step 100; 30 in double precision, to
         # which the decomposition contributes.
@@ -123,7 +123,7 @@ def test_polar_of_what_is_hopeless_is_nan_and_alone(rng):
     Q, X = SO(4).random(2, 4, generator=rng)
     E = SO(4).project(Q, X)
     E[0], E[1, 0, 0], E[2] = 1e6 * E[0], torch.nan, torch.inf
-    P = Polar().factor(Q, E)
+    P = Polar().step(Q, E)
     assert P[:3].isnan().all(-1).all(-1).all()
     assert_close(P[3], polar(Q[3] + E[3]), rtol=0, atol=1e-6)
 
@@ -136,7 +136,7 @@ def test_qr_by_cholesky_is_that_of_the_decomposition(dtype, step, rng):
         M = Stiefel(n, k, is_complex=dtype.is_complex)
         Q, X = M.random(2, 4, dtype=dtype, generator=rng)
         E = step * M.project(Q, X)
-        P = QR().factor(Q, E).to(double_dtype(dtype))
+        P = QR().step(Q, E).to(double_dtype(dtype))
         Y = (Q + E).to(double_dtype(dtype))
         error = (P - q_factor(Y)).abs().amax((-2, -1))
         # twice the worst over 200 seeds: 4.0 (float64, 4 x 3, step 0.02)
@@ -150,6 +150,6 @@ def test_qr_of_nan_is_nan_and_alone(rng):
     Q, X = M.random(2, 2, generator=rng)
     E = 0.1 * M.project(Q, X)
     E[0, 0, 0] = torch.nan
-    P = QR().factor(Q, E)
+    P = QR().step(Q, E)
     assert P[0].isnan().any()
     assert_close(P[1], q_factor(Q[1] + E[1]))

@@ -134,7 +134,7 @@ class BodyFrame(AbstractFrame):
 
     def _move(self, Q: Tensor, A: Tensor, retraction: AbstractRetraction) -> Tensor:
         if retraction.is_factor:
-            P = retraction.factor(Q, Q @ A)
+            P = retraction.step(Q, Q @ A)
             return P if self.group.is_unrestricted else self.group.polish(P)
         change = retraction.increment(A)
         if change is None:

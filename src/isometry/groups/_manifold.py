@@ -353,7 +353,7 @@ class AbstractManifold(ABC):
         self, retraction: MapLike, *, name: str = "retraction"
     ) -> AbstractRetraction | Householder:
         """Like `resolve`, for any map that can parametrize a weight."""
-        return self._map(retraction, name, _can_parametrize)
+        return self._map(retraction, name, lambda m: m.can_parametrize)
 
     def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
         """The map, given directly or by name. Raises unless `is_able` accepts it."""
@@ -382,11 +382,6 @@ def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManif
             f"{otherwise}; got {manifold!r}. Create one with its sizes."
         )
     return manifold
-
-
-def _can_parametrize(phi: AbstractMap) -> bool:
-    """Whether a constraint can compute weights by this map."""
-    return isinstance(phi, AbstractRetraction | Householder) and phi.can_parametrize
 
 
 def _check_batch(batch: tuple[int, ...]) -> None:

@@ -114,9 +114,7 @@ class Stiefel(AbstractUnrestricted):
         Because no gradient is needed, polar uses no singular value decomposition, and
         qr uses Householder's decomposition only for steps above a radian.
         """
-        if retraction.is_factor:
-            return retraction.factor(Q, E)
-        return retraction.tall(E, Q)
+        return retraction.step(Q, E)
 
     def frame(self) -> AbstractFrame:
         """`TallFrame`, which uses no n x n matrices; `AmbientFrame` if n <= 2k."""

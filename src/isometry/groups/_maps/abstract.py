@@ -12,7 +12,7 @@ from isometry.linalg._tall import tall_map
 # for shorter steps:
 # - `AbstractRational.increment`. In a long step, its rounding error would no longer be
 #   proportional to the size of the step.
-# - The Cholesky factor in `QR.factor`. In a long step, it would lose digits that
+# - The Cholesky factor in `QR.step`. In a long step, it would lose digits that
 #   Householder's decomposition keeps.
 # - The formula of `TallFrame`. Long steps are left to `Stiefel.step`.
 LONG_STEP = 1.0
@@ -30,7 +30,7 @@ class AbstractMap(ABC):
     #: name of the map in options, messages and checkpoints
     name: str
     #: whether this map can parametrize a weight
-    can_parametrize: bool = True
+    can_parametrize: bool = False
 
 
 class AbstractRetraction(AbstractMap):
@@ -43,13 +43,14 @@ class AbstractRetraction(AbstractMap):
     `order` and `is_equivariant`.
     """
 
+    can_parametrize = True
     #: whether the map commutes with rotations, $\phi(V A V^H) = V \phi(A) V^H$
     is_equivariant: bool = True
     #: the lowest power of $A$ in which the map differs from the exponential
     order: float = 2.0
     #: whether the map is the exponential itself, whose inverse is the logarithm
     is_exponential: bool = False
-    #: whether the map takes $Q$ to a factor of $Q + E$, which `factor` computes
+    #: whether `step` returns a factor of $Q + E$, which is orthonormal up to rounding
     is_factor: bool = False
 
     @abstractmethod
@@ -112,12 +113,9 @@ class AbstractRetraction(AbstractMap):
         """
         del M, R, norm
 
-    def factor(self, Q: Tensor, E: Tensor) -> Tensor:
-        """The factor of `Q + E` for a tangent `E`, without a gradient.
-
-        Only maps with `is_factor` implement it.
-        """
-        raise NotImplementedError
+    def step(self, Q: Tensor, E: Tensor) -> Tensor:
+        """`tall(E, Q)` for a tangent `E`, for optimizers. It may have no gradient."""
+        return self.tall(E, Q)
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         r"""The angle by which $\phi$ rotates a plane, and its derivative in `theta`.

@@ -56,7 +56,7 @@ class Polar(AbstractFactor):
         """The polar factor, by a singular value decomposition."""
         return polar(X)
 
-    def factor(self, Q: Tensor, E: Tensor) -> Tensor:
+    def step(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""Polar factor of $X = Q + E$, by Newton-Schulz steps.
 
         As $E$ is tangent, $X^H X = I + E^H E$ has eigenvalues between $1$ and $1 + d$,
@@ -102,7 +102,7 @@ class QR(AbstractFactor):
         """The Q factor, by Householder's decomposition, with R's diagonal positive."""
         return q_factor(X)
 
-    def factor(self, Q: Tensor, E: Tensor) -> Tensor:
+    def step(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""$X R^{-1}$ with $X = Q + E$ and Cholesky's factor $R^H R = X^H X$.
 
         As $E$ is tangent, $X^H X = I + E^H E$, whose condition number is at most
@@ -148,6 +148,7 @@ class Householder(AbstractMap):
     """
 
     name = "householder"
+    can_parametrize = True
 
     def product(self, V: Tensor) -> Tensor:
         """First k columns of the product of reflections along the k columns of `V`."""
