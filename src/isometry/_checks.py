@@ -107,6 +107,15 @@ def check_size(n: int, *, least: int = 0) -> None:
         )
 
 
+def check_batch(batch: tuple[int, ...]) -> None:
+    """Raise unless `batch` consists of integers that are not negative."""
+    if not all(hasattr(size, "__index__") and size >= 0 for size in batch):
+        raise TypeError(
+            f"`batch` must be sizes, one integer for each axis; got "
+            f"{', '.join(map(repr, batch))}. Write `random(2, 3)` for a batch of 2 x 3."
+        )
+
+
 def unitary_bound(n: int, dtype: torch.dtype) -> float:
     r"""Largest defect accepted as rounding: $10\, n \max(4, \sqrt n)\, \varepsilon$.
 

@@ -253,21 +253,23 @@ class Upright(Sphere):
     def defect(self, Q: torch.Tensor) -> torch.Tensor:
         return torch.where(Q[..., 0] < 0, math.inf, super().defect(Q))
 
-    def check_point(self, Q: torch.Tensor, *, name: str) -> None:
+    def refusal(self, Q: torch.Tensor, *args: Any, **options: Any) -> ValueError:
         if (Q[..., 0] < 0).any():
-            raise ValueError(f"`{name}` must point up.")
-        super().check_point(Q, name=name)
+            return ValueError(f"`{options['name']}` must point up.")
+        return super().refusal(Q, *args, **options)
 
 
-def test_an_infinite_defect_on_a_users_manifold():
-    """The user's own error is raised, unless the weight is in half precision.
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_error_of_a_users_manifold(dtype):
+    """The user's own error is raised by assignments and by `check_point`.
 
-    In half precision, the user's `check_point` would get the bound of float32.
+    In half precision, an assignment used to speak of a defect of inf instead.
     """
-    down = -torch.eye(3)[0]
-    layer = isometry.constrain(Weight(-down), "weight", Upright(3))
+    up = torch.eye(3, dtype=dtype)[0]
+    layer = isometry.constrain(Weight(up), "weight", Upright(3))
     with pytest.raises(ValueError, match="`value` must point up"):
-        layer.weight = down
-    layer = isometry.constrain(Weight(-down.bfloat16()), "weight", Upright(3))
-    with pytest.raises(ValueError, match=r"a defect of inf, .* for torch\.bfloat16"):
-        layer.weight = down.bfloat16()
+        layer.weight = -up
+    with pytest.raises(ValueError, match=r"a defect of 3\.0e\+00, .*nearest\(value\)"):
+        layer.weight = 2 * up
+    with pytest.raises(ValueError, match="`Q` must point up"):
+        Upright(3).check_point(-up.float(), name="Q")

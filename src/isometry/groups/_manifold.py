@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_is_tensor, unitary_bound
+from isometry._checks import check_batch, check_is_tensor, unitary_bound
 from isometry._torch import is_fake
 from isometry.groups._frames import AbstractFrame, AmbientFrame
 from isometry.groups._maps import (
@@ -189,13 +189,13 @@ class AbstractManifold(ABC):
 
     def gaussian(self, *batch: int, **options: Any) -> Tensor:
         """Standard normal arrays, shaped like points; options as in `random`."""
-        _check_batch(batch)
+        check_batch(batch)
         options["dtype"] = self.resolve_dtype(options.get("dtype"))
         return torch.randn(*batch, *self.shape, **options)
 
     def origin(self, *batch: int, **options: Any) -> Tensor:
         """The identity matrix, or its first columns (a vector is one column)."""
-        _check_batch(batch)
+        check_batch(batch)
         options["dtype"] = self.resolve_dtype(options.get("dtype"))
         columns = torch.eye(self.shape[0], math.prod(self.shape[1:]), **options)
         return columns.reshape(self.shape).repeat(*batch, *[1] * len(self.shape))
@@ -329,11 +329,26 @@ class AbstractManifold(ABC):
         defect = 0.0 if is_fake(Q) else self.worst_defect(Q)
         bound = self.tolerance(Q.dtype)
         if defect > bound:
-            raise ValueError(
-                f"`{name}` must be a point of {self}; got a defect of {defect:.1e}, "
-                f"above {bound:.1e} for {Q.dtype}. Project it first, with "
-                f"`{self}.nearest({name})`."
-            )
+            code = f"{self}.nearest({name})"
+            raise self.refusal(Q, bound, Q.dtype, name=name, projection=code)
+
+    def refusal(
+        self, Q: Tensor, bound: float, dtype: torch.dtype, *, name: str, projection: str
+    ) -> ValueError:
+        """The error for points with a defect above `bound`. A subclass may say more.
+
+        Args:
+            Q: the batch, in `dtype` or wider.
+            bound: the largest defect that counts as rounding in `dtype`.
+            dtype: the dtype of the value that was passed.
+            name: name of the value in the message.
+            projection: code that projects the value, for the message.
+        """
+        return ValueError(
+            f"`{name}` must be a point of {self}; got a defect of "
+            f"{self.worst_defect(Q):.1e}, above {bound:.1e} for {dtype}. Project it "
+            f"first, with `{projection}`."
+        )
 
     def resolve(
         self, retraction: RetractionLike, *, name: str = "retraction"
@@ -382,12 +397,3 @@ def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManif
             f"{otherwise}; got {manifold!r}. Create one with its sizes."
         )
     return manifold
-
-
-def _check_batch(batch: tuple[int, ...]) -> None:
-    """Raise unless `batch` consists of integers that are not negative."""
-    if not all(hasattr(size, "__index__") and size >= 0 for size in batch):
-        raise TypeError(
-            f"`batch` must be sizes, one integer for each axis; got "
-            f"{', '.join(map(repr, batch))}. Write `random(2, 3)` for a batch of 2 x 3."
-        )

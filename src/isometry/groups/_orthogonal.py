@@ -63,46 +63,29 @@ class SO(AbstractOrthogonal):
         reflection = determinant(Q) < 0
         return torch.where(reflection, math.inf, unitarity_defect(Q))
 
-    def check_point(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless every `Q` is a rotation. The error names a wrong determinant."""
-        self.check_tensor(Q, name=name)
-        try:
-            super().check_point(Q, name=name)
-        except ValueError:
-            bound, code = self.tolerance(Q.dtype), f"{self}.nearest({name})"
-            self.check_determinant(Q, bound, Q.dtype, name=name, projection=code)
-            raise
-
-    def check_determinant(
+    def refusal(
         self, Q: Tensor, bound: float, dtype: torch.dtype, *, name: str, projection: str
-    ) -> None:
-        """Raise if a matrix has a negative determinant.
-
-        Args:
-            Q: the matrices.
-            bound: the largest defect that counts as rounding.
-            dtype: the dtype to which the bound belongs.
-            name: name of the matrices in the error message.
-            projection: code that projects the matrices, for the error message.
-        """
+    ) -> ValueError:
+        """The error for a batch `Q`; it names a negative determinant."""
         det, defect = determinant(Q), unitarity_defect(Q)
         reflection = det < 0
         # matrices that have a negative determinant and are not orthogonal either
         neither = reflection & ~(defect <= bound)
         if neither.any():
-            raise ValueError(
+            return ValueError(
                 f"`{name}` must be a point of {self}; got a defect of "
                 f"{float(defect[neither].max()):.1e}, above {bound:.1e} for {dtype}, "
                 f"and determinant {float(det[neither].min()):.2g}. Project it first, "
                 f"with `{projection}`."
-            ) from None
+            )
         if reflection.any():
-            raise ValueError(
+            return ValueError(
                 f"`{name}` must have determinant 1 to be a point of {self}; got "
                 f"determinant -1 ({int(reflection.sum())} of {reflection.numel()} "
                 f"matrices). Negate a column, or use `O({self.n})`, which has both "
                 f"determinants."
-            ) from None
+            )
+        return super().refusal(Q, bound, dtype, name=name, projection=projection)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples from the Haar measure; a column is negated if `det Q` is -1."""

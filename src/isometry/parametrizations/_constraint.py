@@ -1,16 +1,15 @@
 """The base class of constraints, with checks of assigned and loaded values."""
 
-import math
 from abc import abstractmethod
 from dataclasses import InitVar, dataclass, field
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from isometry._checks import check_is_tensor, check_same_shape
 from isometry._dtypes import HALF, in_float32_or_wider
-from isometry.groups import SO, AbstractManifold, AbstractMap
+from isometry.groups import AbstractManifold, AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 
@@ -136,36 +135,16 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         Q = self.layout.points(in_float32_or_wider(W))
         if W.is_meta:
             return Q
-        defect = self.manifold.worst_defect(Q)
         bound = self.manifold.tolerance(W.dtype)
         if W.dtype in HALF:
             bound = rounding_bound(self.manifold, W.dtype)
-        if not defect <= bound:
-            self._refuse(Q, W.dtype, defect, bound)
+        if self.manifold.worst_defect(Q) > bound:
+            raise self.manifold.refusal(
+                Q, bound, W.dtype, name="value", projection=self._projection()
+            )
         if W.dtype in HALF:
             Q = self.manifold.nearest(Q)
         return self.manifold.polish(Q)
-
-    def _refuse(
-        self, Q: Tensor, dtype: torch.dtype, defect: float, bound: float
-    ) -> NoReturn:
-        """Raise an error about points whose defect is above the bound of `dtype`."""
-        code = self._projection()
-        if isinstance(self.manifold, SO):
-            # a reflection has an infinite defect; name its determinant instead
-            self.manifold.check_determinant(
-                Q, bound, dtype, name="value", projection=code
-            )
-        if math.isinf(defect) and dtype not in HALF and bool(Q.isfinite().all()):
-            # A user's manifold may raise its own error for an infinite defect. Do not
-            # ask it in half precision: `Q` is in float32 by now, so the manifold would
-            # apply the bound for float32.
-            self.manifold.check_point(Q, name="value")
-        raise ValueError(
-            f"`value` must be a point of {self.manifold}; got a defect of "
-            f"{defect:.1e}, above {bound:.1e} for {dtype}. Project it first, with "
-            f"`{code}`."
-        )
 
     def _projection(self) -> str:
         layout, points, back = self.layout, "value", ""
