@@ -16,6 +16,7 @@ from isometry._backend.memory import recycled
 from isometry._operators import largest
 from isometry._orthonormal import (
     after_newton_schulz,
+    identity,
     newton_schulz,
     unitarity_defect,
 )
@@ -308,8 +309,7 @@ def _coefficients(
     # written so that NaN counts as long
     if not norm < LONG_STEP:
         return None
-    eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand_as(S)
-    R = torch.cat([Omega - B.mH, eye], -2)
+    R = torch.cat([Omega - B.mH, identity(S).expand_as(S)], -2)
     M = torch.cat([R, torch.cat([Omega @ B - S, B], -2)], -1)
     return retraction.quotient(M, R, norm)
 

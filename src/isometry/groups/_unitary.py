@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import nan_unless_finite
-from isometry._orthonormal import newton_schulz, unitarity_defect
+from isometry._orthonormal import identity, newton_schulz, unitarity_defect
 from isometry.groups._group import (
     AbstractClassicalGroup,
     AbstractUnrestrictedGroup,
@@ -186,8 +186,7 @@ class Torus(AbstractClassicalGroup):
 
 def _traceless(A: Tensor) -> Tensor:
     trace = A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    n = A.shape[-1]
-    return A - trace / max(n, 1) * torch.eye(n, dtype=A.dtype, device=A.device)
+    return A - trace / max(A.shape[-1], 1) * identity(A)
 
 
 def _unit_determinant(Q: Tensor) -> Tensor:

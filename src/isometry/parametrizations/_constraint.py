@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from isometry._checks import check_is_tensor, check_same_shape
 from isometry._dtypes import HALF, in_float32_or_wider
+from isometry._orthonormal import unitarity_defect
 from isometry.groups import AbstractManifold, AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
@@ -239,6 +240,5 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
     # coordinates that are skew are valid, even if they are orthogonal
     if points.shape[-2] == points.shape[-1] and torch.equal(points, -points.mH):
         return False
-    eye = torch.eye(k, dtype=M.dtype, device=M.device)
-    defect = torch.linalg.matrix_norm(M.mH @ M / gains[0] ** 2 - eye)
+    defect = unitarity_defect(M / gains[0])
     return float(defect) <= 10 * k * n**0.5 * torch.finfo(M.dtype).eps

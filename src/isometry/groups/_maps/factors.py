@@ -75,7 +75,7 @@ class Polar(AbstractFactor):
         """
         X = Q + E
         gram = X.mH @ X
-        eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+        eye = identity(X)
         d = torch.linalg.matrix_norm(gram - eye, keepdim=True)
         eps = torch.finfo(X.dtype).eps
         d = torch.where(d < 1 / eps, d, math.nan)

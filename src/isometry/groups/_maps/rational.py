@@ -86,7 +86,7 @@ class AbstractRational(AbstractRetraction):
         A factor of $r_m$ is $I + 2 u M N$ with $N = (I - u M + w M^2)^{-1}$.
         """
         del norm
-        eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+        eye = identity(M)
         M2 = M @ M if self.degree > 1 else torch.zeros_like(M)
         terms: list[Tensor] = []
         for u, w in pade_factors(self.degree):

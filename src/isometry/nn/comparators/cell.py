@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from isometry._backend import TimeSteps
 from isometry._backend.constants import Sigma
 from isometry._backend.nonlinearities import complex_modrelu, smooth_modrelu
+from isometry._orthonormal import identity
 from isometry._torch import autocast_off
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
 from isometry.nn._scan import Weights, input_drive, scan_field
@@ -173,8 +174,7 @@ class AbstractComparatorCell(AbstractCell):
     def recurrent_matrix(self) -> Tensor:
         """The matrix of `state_map`."""
         (state,) = self.first_state(1)
-        eye = torch.eye(state.shape[-1], dtype=state.dtype, device=state.device)
-        return self.state_map()(eye).mT
+        return self.state_map()(identity(state)).mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """All states, as rows, and the last state of each sequence."""
