@@ -46,20 +46,6 @@ def test_a_checkpoint_of_another_map_is_refused(saved):
 
 
 @pytest.mark.errors
-def test_a_complex_checkpoint_of_fixed_phases_is_refused():
-    """Once, the diagonal of complex vectors did not turn the phases."""
-    layer = isometry.unitary(
-        nn.Linear(3, 3, dtype=torch.complex64), retraction="householder"
-    )
-    state = layer.state_dict()
-    layer.load_state_dict(state)
-    name = torch.tensor(list(b"householder"), dtype=torch.uint8)
-    state["parametrizations.weight.0.map"] = name
-    with pytest.raises(RuntimeError, match=r"must be 'householder-phases'.*got 'house"):
-        layer.load_state_dict(state)
-
-
-@pytest.mark.errors
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_base_is_saved_if_and_only_if_there_is_one(saved, strict):

@@ -113,11 +113,6 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
             )
 
     @property
-    def map_name(self) -> str:
-        """The name of the map in a checkpoint, which loads only under this name."""
-        return self.retraction.name
-
-    @property
     def has_policy(self) -> bool:
         """Whether there is a base that moves automatically."""
         return False
@@ -159,7 +154,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         return f"{self.manifold}.nearest({points}){back}"
 
     def _map_bytes(self, device: torch.device | None = None) -> Tensor:
-        name = list(self.map_name.encode())
+        name = list(self.retraction.name.encode())
         return torch.tensor(name, dtype=torch.uint8, device=device)
 
     def _save_to_state_dict(
@@ -177,7 +172,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         errors: list[str] = args[-1]
         saved = state_dict.get(f"{prefix}map")
         if saved is not None:
-            name = self.map_name
+            name = self.retraction.name
             if not saved.is_meta and bytes(saved.tolist()).decode() != name:
                 errors.append(
                     f"`{prefix}map` must be {name!r}, the map of the constraint; "

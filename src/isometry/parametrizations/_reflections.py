@@ -40,16 +40,6 @@ class Reflections(AbstractConstraint[Householder]):
     depends_on = "phase"
     phase: Tensor
 
-    @property
-    def map_name(self) -> str:
-        """The name of the map in a checkpoint.
-
-        It has a suffix for a complex weight: before 0.2.0, the diagonal of its
-        coordinates did not turn the phases, so older checkpoints mean other weights.
-        """
-        suffix = "-phases" if self.dtype.is_complex else ""
-        return self.retraction.name + suffix
-
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
