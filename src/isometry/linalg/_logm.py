@@ -25,7 +25,7 @@ from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit
-from isometry.linalg._skew import skew_eigh
+from isometry.linalg._skew import rotation_planes, skew_eigh
 
 # The spectrum is split at the largest gap between the cosines in this interval, so at
 # an angle between 90 and 120 degrees. Up to 120 degrees, theta / sin(theta) as a
@@ -241,23 +241,14 @@ def _quarter_turn(S: Tensor) -> Tensor:
     A real $S$ must have an even number of rows. On the vectors that $S$ maps to zero,
     up to rounding, $J$ is not unique. If $S$ is complex, any choice will do.
 
-    Let the sines be the eigenvalues of $-iS$. If $S$ is real, $J$ is built from pairs
-    of real vectors: the real and imaginary parts of the eigenvectors of the upper half
-    of the sines. Where the sine is not zero, these vectors are already orthogonal.
-    Where it is zero, up to rounding, they may not be, or may even be linearly
-    dependent. QR makes all vectors orthonormal, in descending order of the sines. So it
-    changes the directions only where the sine is zero, and makes the new vectors
-    orthogonal to all vectors before them.
+    The sines are the eigenvalues of $-iS$. If $S$ is real, $J$ is a quarter turn in
+    each plane of `rotation_planes`.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():
         return (V * torch.where(sines < 0, -1j, 1j)[..., None, :]) @ V.mH
-    positive = V[..., S.shape[-1] // 2 :].flip(-1)
-    Z = torch.linalg.qr(torch.view_as_real(positive).flatten(-2)).Q
-    x, y = Z[..., ::2], Z[..., 1::2]
-    # QR may have changed the sign of x or y, which makes the sine negative
-    sine = (x * (S @ y)).sum(-2, keepdim=True)
-    M = (x * torch.where(sine < 0, -1.0, 1.0).to(x.dtype)) @ y.mT
+    x, y, _ = rotation_planes(V)
+    M = x @ y.mT
     return M - M.mT
 
 

@@ -58,6 +58,36 @@ def skew_eigh(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return theta, V, finite
 
 
+def rotation_planes(V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Orthonormal vectors that span the planes in which a real skew matrix acts.
+
+    For an eigenvector $(x + iy)/\sqrt2$ of $-iA$ with angle $\theta$, $x$ and $y$ span
+    a plane, where $A y = \theta x$ and $A x = -\theta y$. LAPACK does not know that
+    angles come in pairs. So where an angle is zero, up to rounding, $x$ and $y$ may not
+    be orthogonal, or may even be linearly dependent. QR makes the vectors of all planes
+    orthonormal, beginning with the largest angles. It changes only vectors whose angles
+    are zero up to rounding.
+
+    Args:
+        V: the eigenvectors, with the angles in ascending order, as from `skew_eigh`.
+
+    Returns:
+        All $x$ and all $y$, in descending order of the angles, and the last vector of
+        the basis if the number of rows is odd.
+    """
+    n = V.shape[-1]
+    pairs = n // 2
+    # the angles are in ascending order, so the positive ones come last
+    positive = V[..., n - pairs :].flip(-1)
+    columns = torch.view_as_real(positive).flatten(-2)
+    Z, R = torch.linalg.qr(columns, mode="complete")
+    # where the diagonal of R is negative, QR has changed the sign of x or y
+    signs = R.diagonal(dim1=-2, dim2=-1).sign()
+    signs = torch.where(signs == 0, 1, signs)[..., None, :]
+    x, y = (Z[..., : 2 * pairs] * signs).unflatten(-1, (pairs, 2)).unbind(-1)
+    return x, y, Z[..., 2 * pairs :]
+
+
 def with_skew_gradient(A: Tensor) -> Tensor:
     """`A`, but gradients and tangents are projected onto skew matrices."""
     skew_part = (A - A.mH) / 2
