@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from isometry._backend import build, memory
+from isometry._backend import build, memory, watch
 from isometry._backend.memory import is_block, unchanged
 
 # Numbers of 4-byte entries on both sides of a block, a round and a piece, and of the
@@ -40,18 +40,18 @@ def library_with(options: tuple[str, ...]) -> ctypes.CDLL:
 
 @pytest.fixture(params=STEPS, autouse=True)
 def step(request, monkeypatch):
-    options, watch = STEPS[request.param], memory._watch
+    options, connect = STEPS[request.param], watch.c_watch
     if options is None:
-        monkeypatch.setattr(memory, "_watch", lambda: None)
+        monkeypatch.setattr(memory, "c_watch", lambda: None)
     elif options:
         if platform.machine() != "x86_64":
             pytest.skip("other processors have no such options")
         library = library_with(options)
-        monkeypatch.setattr(memory, "c_library", lambda: library)
-        other = watch.__wrapped__()
-        monkeypatch.setattr(memory, "_watch", lambda: other)
+        monkeypatch.setattr(watch, "c_library", lambda: library)
+        other = connect.__wrapped__()
+        monkeypatch.setattr(memory, "c_watch", lambda: other)
     else:
-        assert watch() is not None
+        assert connect() is not None
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -187,9 +187,9 @@ def test_the_size_of_any_dtype_is_known_without_torch(dtype):
 
     torch 2.7 has no C function that tells it.
     """
-    library, offset = memory.torch_library(), memory.offset_of_tensor()
+    library, offset = watch.torch_library(), watch.offset_of_tensor()
     assert offset is not None
-    size = memory._element_size(library.aoti_torch_get_dtype, offset)
+    size = watch._element_size(library.aoti_torch_get_dtype, offset)
     code = ctypes.c_int32()
     X = torch.zeros(129, dtype=dtype)
     library.aoti_torch_get_dtype(ctypes.c_void_p(id(X) + offset), ctypes.byref(code))

@@ -53,7 +53,7 @@ def gradients(request):
 def comparison(request, monkeypatch):
     """Compare bytes with the kernel, and as on machines without kernels."""
     if request.param == "Python":
-        monkeypatch.setattr(memory, "_watch", lambda: None)
+        monkeypatch.setattr(memory, "c_watch", lambda: None)
 
 
 def swap_two(X: Tensor) -> None:

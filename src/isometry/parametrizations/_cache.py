@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
-from isometry._backend.memory import PLAIN, UnchangedCheck, is_block
+from isometry._backend.memory import PLAIN, is_block
 from isometry._backend.memory import unchanged as unchanged_bytes
+from isometry._backend.watch import UnchangedCheck
 from isometry._torch import (
     HIDDEN_HOOK,
     backward_pass,

@@ -66,7 +66,7 @@ struct watched {
     char digests[];
 };
 
-/* functions of torch/csrc/inductor/aoti_torch/c/shim.h, in the order of memory.py */
+/* functions of torch/csrc/inductor/aoti_torch/c/shim.h, in the order of watch.py */
 static struct {
     int32_t (*data_ptr)(void *, void **);
     int32_t (*dtype)(void *, int32_t *);
