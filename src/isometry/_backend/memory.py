@@ -1,4 +1,10 @@
-"""Memory of tensors on the CPU: reusing it, and finding out whether it has changed.
+"""Memory of tensors on the CPU: can C read it, has it changed, and can it be reused?
+
+`is_block` tells whether C can read a tensor, and `refusal` tells why not.
+
+`unchanged` tells whether tensors have changed, down to the last bit. Torch counts its
+own writes, but it does not see a write through `.data`, a numpy view or another
+process. `unchanged` reads every byte, so it finds these writes too.
 
 Getting fresh pages from the operating system is slow. For batches of small matrices it
 takes about as long as the arithmetic, and at n = 1024 a fifth as long. Torch caches
@@ -11,10 +17,6 @@ All threads share one list of storages. A call removes the list from the pool wh
 searches, so that no other call can find the same free storage. The other call may come
 from another thread, or from a signal handler, a finalizer or one of torch's modes that
 runs during the search.
-
-`unchanged` tells whether tensors have changed, down to the last bit. Torch counts its
-own writes, but it does not see a write through `.data`, a numpy view or another
-process. `unchanged` reads every byte, so it finds these writes too.
 """
 
 import math
@@ -49,6 +51,76 @@ _NOTHING = bytearray()
 # The list of all storages, inside another list. A call of `recycled` takes the inner
 # list out, and puts it back when it is done.
 _pool: list[list[Any]] = []
+
+
+def refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
+    """The error that says why C cannot read this argument."""
+    if type(X) not in PLAIN:
+        return TypeError(
+            f"`{name}` must be a plain torch.Tensor; got {type(X).__name__}. C cannot "
+            f"read a tensor without memory of its own."
+        )
+    if X.dtype is not dtype:
+        return TypeError(f"`{name}` must be of {dtype}; got {X.dtype}.")
+    if X.numel() != size:
+        return ValueError(f"`{name}` must have {size} numbers; got {X.numel()}.")
+    return ValueError(
+        f"`{name}` must be contiguous memory on the CPU, without a lazy negation; got "
+        f"strides {X.stride()} on {X.device}, is_neg={X.is_neg()}."
+    )
+
+
+def is_block(tensor: Tensor) -> bool:
+    """Whether the entries of a tensor fill one block of memory that C can read."""
+    return (
+        type(tensor) in PLAIN
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and tensor.ndim <= MOST_AXES
+        and (tensor.is_contiguous() or _dense(tensor))
+        and (tensor.data_ptr() != 0 or tensor.numel() == 0)
+    )
+
+
+def _dense(tensor: Tensor) -> bool:
+    """Whether the entries fill a block of memory without gaps, in any order."""
+    size = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1 and stride != size:
+            return False
+        size *= length
+    return True
+
+
+def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> UnchangedCheck:
+    """A function that returns True as long as these tensors are unchanged.
+
+    The function returns False if any byte, the address, the shape, the strides or the
+    dtype of a tensor has changed since this call. It keeps the tensors alive.
+
+    Args:
+        tensors: tensors for which `is_block` is true.
+        after: the result of an earlier call. The new function checks the tensors of the
+            earlier call first.
+    """
+    watch = c_watch()
+    if watch is None:
+        return _both(after, watch_in_python(tensors))
+    if any(t.is_complex() for t in tensors):
+        # torch conjugates lazily, and its C interface does not show the conjugate bit
+        same = watch(None, _NOTHING, *tensors)
+        return _both(after, lambda: not any(t.is_conj() for t in tensors) and same())
+    if isinstance(after, BuiltinFunctionType):
+        # `after` is a builtin of bytes.c, bound to the pair (memory, arguments)
+        memory: Any = after.__self__
+        return watch(after, memory[0], *tensors)
+    return _both(after, watch(None, _NOTHING, *tensors))
+
+
+def _both(first: UnchangedCheck | None, second: UnchangedCheck) -> UnchangedCheck:
+    return second if first is None else lambda: first() and second()
 
 
 def _has_memory(like: Tensor) -> bool:
@@ -131,73 +203,3 @@ def release_memory() -> None:
     necessary to call this function.
     """
     _pool.clear()
-
-
-def is_block(tensor: Tensor) -> bool:
-    """Whether the entries of a tensor fill one block of memory that C can read."""
-    return (
-        type(tensor) in PLAIN
-        and tensor.is_cpu
-        and tensor.layout is torch.strided
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and tensor.ndim <= MOST_AXES
-        and (tensor.is_contiguous() or _dense(tensor))
-        and (tensor.data_ptr() != 0 or tensor.numel() == 0)
-    )
-
-
-def refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
-    """The error that says why C cannot read this argument."""
-    if type(X) not in PLAIN:
-        return TypeError(
-            f"`{name}` must be a plain torch.Tensor; got {type(X).__name__}. C cannot "
-            f"read a tensor without memory of its own."
-        )
-    if X.dtype is not dtype:
-        return TypeError(f"`{name}` must be of {dtype}; got {X.dtype}.")
-    if X.numel() != size:
-        return ValueError(f"`{name}` must have {size} numbers; got {X.numel()}.")
-    return ValueError(
-        f"`{name}` must be contiguous memory on the CPU, without a lazy negation; got "
-        f"strides {X.stride()} on {X.device}, is_neg={X.is_neg()}."
-    )
-
-
-def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> UnchangedCheck:
-    """A function that returns True as long as these tensors are unchanged.
-
-    The function returns False if any byte, the address, the shape, the strides or the
-    dtype of a tensor has changed since this call. It keeps the tensors alive.
-
-    Args:
-        tensors: tensors for which `is_block` is true.
-        after: the result of an earlier call. The new function checks the tensors of the
-            earlier call first.
-    """
-    watch = c_watch()
-    if watch is None:
-        return _both(after, watch_in_python(tensors))
-    if any(t.is_complex() for t in tensors):
-        # torch conjugates lazily, and its C interface does not show the conjugate bit
-        same = watch(None, _NOTHING, *tensors)
-        return _both(after, lambda: not any(t.is_conj() for t in tensors) and same())
-    if isinstance(after, BuiltinFunctionType):
-        # `after` is a builtin of bytes.c, bound to the pair (memory, arguments)
-        memory: Any = after.__self__
-        return watch(after, memory[0], *tensors)
-    return _both(after, watch(None, _NOTHING, *tensors))
-
-
-def _both(first: UnchangedCheck | None, second: UnchangedCheck) -> UnchangedCheck:
-    return second if first is None else lambda: first() and second()
-
-
-def _dense(tensor: Tensor) -> bool:
-    """Whether the entries fill a block of memory without gaps, in any order."""
-    size = 1
-    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if length > 1 and stride != size:
-            return False
-        size *= length
-    return True
