@@ -13,9 +13,10 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from isometry._backend.memory import address
 from isometry._backend.native import NativeBackend as NativeBackend
 from isometry._backend.native import kernels_origin as kernels_origin
-from isometry._backend.native import native_backend, readable
+from isometry._backend.native import native_backend
 from isometry._backend.operations import Polynomial as Polynomial
 from isometry._backend.operations import PowerSums as PowerSums
 from isometry._backend.operations import Stage as Stage
@@ -51,7 +52,7 @@ def backend_for(*tensors: Tensor | None) -> Backend:
     if backend is _torch or _switched_off or dispatch_modes():
         return _torch
     for X in tensors:
-        if X is not None and not readable(X, dtype):
+        if X is not None and address(X, dtype) is None:
             return _torch
     return backend
 

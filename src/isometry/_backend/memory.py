@@ -1,6 +1,6 @@
 """Memory of tensors on the CPU: can C read it, has it changed, and can it be reused?
 
-`is_block` tells whether C can read a tensor, and `refusal` tells why not.
+`address` and `is_block` tell whether C can read a tensor, and `refusal` tells why not.
 
 `unchanged` tells whether tensors have changed, down to the last bit. Torch counts its
 own writes, but it does not see a write through `.data`, a numpy view or another
@@ -53,8 +53,32 @@ _NOTHING = bytearray()
 _pool: list[list[Any]] = []
 
 
+def address(X: Any, dtype: torch.dtype) -> int | None:
+    """The address of a tensor's numbers; None if C cannot read them as an array.
+
+    C expects numbers of this dtype, in the order of a contiguous tensor.
+    """
+    if (
+        type(X) in PLAIN
+        and X.dtype is dtype
+        and X.is_cpu
+        and X.is_contiguous()
+        # torch negates lazily: a tensor with the negative bit set still holds the old
+        # signs in memory
+        and not X.is_neg()
+    ):
+        pointer = X.data_ptr()
+        # A tensor without memory has the address 0. FSDP leaves such tensors behind
+        # when it frees storages, and some of torch's tensors of zeros have no memory
+        # either. An empty tensor may have the address 0, because C reads nothing from
+        # it.
+        if pointer or X.numel() == 0:
+            return pointer
+    return None
+
+
 def refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
-    """The error that says why C cannot read this argument."""
+    """The error that says why C cannot read `size` numbers at the address of `X`."""
     if type(X) not in PLAIN:
         return TypeError(
             f"`{name}` must be a plain torch.Tensor; got {type(X).__name__}. C cannot "
@@ -71,7 +95,10 @@ def refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
 
 
 def is_block(tensor: Tensor) -> bool:
-    """Whether the entries of a tensor fill one block of memory that C can read."""
+    """Whether the entries of a tensor fill one block of bytes that C can read.
+
+    Unlike in `address`, the dtype and the order of the axes do not matter.
+    """
     return (
         type(tensor) in PLAIN
         and tensor.is_cpu

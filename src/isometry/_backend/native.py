@@ -21,7 +21,7 @@ from torch import Tensor
 
 from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, SIGMAS
 from isometry._backend.library import c_library, loaded, reasons, torch_library, warn
-from isometry._backend.memory import PLAIN, recycled, refusal
+from isometry._backend.memory import address, recycled, refusal
 from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.operations import Polynomial, PowerSums, TorchBackend
 from isometry._backend.recurrence import Cell, CRecurrence, Gradients, TimeSteps
@@ -48,24 +48,6 @@ _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
 # gradient with respect to u_t. Each thread gathers up to this many rows of d_t and of
 # h_{t-1} for one product, or more if one time step has more rows.
 _ROWS_TOGETHER = 512
-
-
-def readable(X: Tensor, dtype: torch.dtype) -> bool:
-    """Whether C can read this tensor as an array of numbers of this dtype."""
-    return (
-        type(X) in PLAIN
-        and X.dtype is dtype
-        and X.is_cpu
-        and X.is_contiguous()
-        # torch negates lazily: a tensor with the negative bit set still holds the old
-        # signs in memory
-        and not X.is_neg()
-        # A tensor without memory has the address 0. FSDP leaves such tensors behind
-        # when it frees storages, and some of torch's tensors of zeros have no memory
-        # either. An empty tensor may have the address 0, because C reads nothing from
-        # it.
-        and (X.data_ptr() != 0 or X.numel() == 0)
-    )
 
 
 class NativeBackend(TorchBackend):
@@ -236,21 +218,10 @@ class NativeBackend(TorchBackend):
 
     def _pointer(self, name: str, X: Tensor, size: int) -> int:
         """The address of a tensor, which must have `size` entries."""
-        # The conditions of `readable` are repeated here, to save a call. A training
-        # step checks fifteen tensors. At n = 64, fifteen more calls would be
-        # noticeable.
-        if (
-            type(X) in PLAIN
-            and X.dtype is self.dtype
-            and X.is_cpu
-            and X.is_contiguous()
-            and not X.is_neg()
-            and X.numel() == size
-        ):
-            pointer = X.data_ptr()
-            if pointer or not size:
-                return pointer
-        raise refusal(name, X, size, self.dtype)
+        pointer = address(X, self.dtype)
+        if pointer is None or X.numel() != size:
+            raise refusal(name, X, size, self.dtype)
+        return pointer
 
     def _matrices(self, name: str, X: Tensor) -> tuple[int, int, int]:
         """The batch size, n and the address of a batch of n x n matrices."""
