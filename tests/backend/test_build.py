@@ -15,8 +15,8 @@ import torch
 from isometry._backend import build as _build
 from isometry._backend import library as _native
 from isometry._backend.build import build
-from isometry._backend.native import _assemble, raw
-from isometry._backend.recurrence import CRecurrence, TimeSteps
+from isometry._backend.native import CRecurrence, _assemble, raw
+from isometry._backend.recurrence import TimeSteps
 from isometry._backend.store import BuildError, locked, open_folder
 
 # The script prints whether there are kernels, what was logged, and checks an

@@ -14,7 +14,7 @@ reading or writing memory beyond the tensor.
 import ctypes
 from functools import cache, lru_cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from isometry._backend.library import c_library, loaded, reasons, torch_library,
 from isometry._backend.memory import address, recycled, refusal
 from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.operations import Polynomial, PowerSums, TorchBackend
-from isometry._backend.recurrence import Cell, CRecurrence, Gradients, TimeSteps
+from isometry._backend.recurrence import Cell, Gradients, TimeSteps
 from isometry._backend.store import BuildError
 from isometry._dtypes import PRECISIONS
 
@@ -48,6 +48,17 @@ _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
 # gradient with respect to u_t. Each thread gathers up to this many rows of d_t and of
 # h_{t-1} for one product, or more if one time step has more rows.
 _ROWS_TOGETHER = 512
+
+
+class CRecurrence(ctypes.Structure):
+    """The struct `recurrence_t` of scan.h, which `NativeBackend` fills."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_void_p) for name in ("W", "b", "h0", "moduli")),
+        *((name, ctypes.c_void_p) for name in ("starts", "sizes")),
+        *((name, ctypes.c_long) for name in ("steps", "n", "sigma", "threads")),
+        ("epsilon", ctypes.c_double),
+    ]
 
 
 class NativeBackend(TorchBackend):

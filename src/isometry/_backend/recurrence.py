@@ -12,7 +12,7 @@ import ctypes
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -153,17 +153,6 @@ class TimeSteps:
         # the default device under which it was created
         arrays = [(ctypes.c_long * len(row))(*row) for row in (self.starts, sizes)]
         return arrays[0], arrays[1], len(sizes)
-
-
-class CRecurrence(ctypes.Structure):
-    """The struct `recurrence_t` of scan.h, which the C backend fills."""
-
-    _fields_: ClassVar = [
-        *((name, ctypes.c_void_p) for name in ("W", "b", "h0", "moduli")),
-        *((name, ctypes.c_void_p) for name in ("starts", "sizes")),
-        *((name, ctypes.c_long) for name in ("steps", "n", "sigma", "threads")),
-        ("epsilon", ctypes.c_double),
-    ]
 
 
 def _upto(end: int) -> Tensor:

@@ -6,7 +6,7 @@
  * So the threads wait for each other only once, not at every time step. */
 
 /* The recurrence h_t = sigma(W h_{t-1} + u_t), and the time steps of its sequences. Python
- * fills this struct; see `CRecurrence` in recurrence.py. */
+ * fills this struct; see `CRecurrence` in native.py. */
 typedef struct {
     const REAL *W, *b;
     /* the states before the first time step, of sizes[0] sequences */
