@@ -142,7 +142,10 @@ def test_a_compiler_of_several_words(compiler, monkeypatch):
     An empty CC means that there is no compiler.
     """
     monkeypatch.setenv("CC", compiler)
-    assert build().stat().st_size > 0
+    origin, path = build()
+    assert origin == "built just now"
+    assert path.stat().st_size > 0
+    assert build() == ("cache", path)
 
 
 def script(path: Path, text: str) -> str:
@@ -196,7 +199,7 @@ def test_a_compiler_that_hangs(empty_cache, monkeypatch):
     assert [p.name for p in open_folder().iterdir() if not p.suffix] == []
     with locked(open_folder(), _build._key(_build.compiler()), seconds=1.0):
         monkeypatch.delenv("CC")
-        assert build().exists()
+        assert build()[1].exists()
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -219,7 +222,7 @@ def test_a_library_that_cannot_be_loaded_is_not_built_again(monkeypatch):
 
     This happens in a home that is mounted without the right to execute.
     """
-    path = build()
+    _, path = build()
     before = path.stat().st_mtime_ns
 
     def refuse(_: str) -> None:
@@ -227,14 +230,14 @@ def test_a_library_that_cannot_be_loaded_is_not_built_again(monkeypatch):
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     with pytest.raises(BuildError, match=r"cannot be loaded: .* set XDG_CACHE_HOME"):
-        _native._load(build())
+        _native._load(build()[1])
     assert path.stat().st_mtime_ns == before
 
 
 @pytest.mark.usefixtures("empty_cache")
 def test_only_our_own_names_are_exported():
     """All exported names begin with `isometry_`, and so clash with no other library."""
-    command = ["nm", "--dynamic", "--defined-only", "--format=posix", str(build())]
+    command = ["nm", "--dynamic", "--defined-only", "--format=posix", str(build()[1])]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     names = [line.split()[0] for line in lines.splitlines()]
     assert len(names) > 20
@@ -256,7 +259,7 @@ def test_without_a_runtime_of_openmp():
         n=4,
         threads=2,
     )
-    raw(ctypes.CDLL(str(build())), torch.float32).scan(
+    raw(ctypes.CDLL(str(build()[1])), torch.float32).scan(
         ctypes.cast(note, ctypes.c_void_p), ctypes.byref(recurrence), H.data_ptr()
     )
     assert threads == [threading.get_native_id()] * 2

@@ -31,7 +31,7 @@ DAMAGE = """
 import os
 from isometry._backend import build as _build, store as _store, library as _native
 
-library = _build.build()
+_, library = _build.build()
 good = library.read_bytes()
 
 def again(compiler, folder, key, timeout):
@@ -46,7 +46,7 @@ for damaged in (*(good[:cut] for cut in cuts), good[:8192] + bytes(len(good) - 8
     library.write_bytes(damaged)
     # a process loads a library of one name only once
     if not (process := os.fork()):
-        os._exit(not _native._load(_build.build()).isometry_scan_f32)
+        os._exit(not _native._load(_build.build()[1]).isometry_scan_f32)
     status = os.waitpid(process, 0)[1]
     assert status == 0, (len(damaged), status)
     assert library.read_bytes() == good

@@ -125,16 +125,7 @@ def bundled() -> Path | None:
     return None
 
 
-def cached() -> Path | None:
-    """The library that an earlier `build` wrote to the cache, or None.
-
-    Raises:
-        BuildError: if there is no compiler, or the cache cannot be trusted.
-    """
-    return find(open_folder(), _key(compiler()))
-
-
-def build(*, timeout: float = _TIMEOUT) -> Path:
+def build(*, timeout: float = _TIMEOUT) -> tuple[str, Path]:
     """Build the library for this compiler and processor, unless the cache has it.
 
     If several processes call this at once, such as the ranks of one job, one of them
@@ -143,6 +134,9 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
     Args:
         timeout: seconds after which the compiler is stopped.
 
+    Returns:
+        The origin of the library, "cache" or "built just now", and its path.
+
     Raises:
         BuildError: if there is no compiler, if the compiler fails or hangs, or if the
             cache cannot be trusted.
@@ -150,15 +144,15 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
     folder, program = open_folder(), compiler()
     key = _key(program)
     library = find(folder, key)
-    if library is not None:
-        return library
-    # another process may need its whole timeout to build
-    with locked(folder, key, seconds=2 * timeout):
-        library = find(folder, key)
-        if library is None:
-            library = _compile(program, folder, key, timeout)
-            tidy(folder)
-    return library
+    if library is None:
+        # another process may need its whole timeout to build
+        with locked(folder, key, seconds=2 * timeout):
+            library = find(folder, key)
+            if library is None:
+                library = _compile(program, folder, key, timeout)
+                tidy(folder)
+                return "built just now", library
+    return "cache", library
 
 
 def compiler() -> list[str]:

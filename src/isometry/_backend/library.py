@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from isometry._backend.build import build, bundled, cached
+from isometry._backend.build import build, bundled
 from isometry._backend.store import BuildError
 
 _log = logging.getLogger("isometry")
@@ -53,19 +53,14 @@ def loaded() -> Loaded:
         reason = f"it is not built on {sys.platform}."
         _log.info(_WITHOUT, reason)
         return Loaded(None, reason)
-    places = {"wheel": bundled, "cache": cached, "built just now": build}
-    if setting == "build":
-        # the user wants a library that is built for this processor
-        del places["wheel"]
     try:
-        for origin, find in places.items():
-            path = find()
-            if path is not None:
-                return Loaded(_load(path), f"{origin}, {path}")
+        # with "build", the user wants a library that is built for this processor
+        wheel = None if setting == "build" else bundled()
+        origin, path = build() if wheel is None else ("wheel", wheel)
+        return Loaded(_load(path), f"{origin}, {path}")
     except (BuildError, OSError) as error:
         warn(str(error))
         return Loaded(None, str(error))
-    raise AssertionError("`build` returns a library or raises")
 
 
 def warn(reason: str) -> None:
