@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import isometry
 from benchmarks.records import reached, table
 from isometry._backend import TimeSteps, only_torch
-from isometry._backend.nonlinearities import modrelu
+from isometry._backend.nonlinearities import Sigma, modrelu
 from isometry.lab.bench import BARE, TORCH_RNN
 from isometry.lab.bench.suites import bare, whole_step
 from isometry.lab.bench.timing import Call, interleave
@@ -101,8 +101,9 @@ def measure_case(case: Case, rounds: int) -> dict[str, Any]:
     rows, d = case.steps * case.batch, 10 if case.every else 1
     x = torch.randint(d, (rows,)) if case.every else torch.rand(rows, d)
     W = torch.linalg.qr(torch.randn(case.n, case.n))[0].contiguous()
-    tensors = (torch.randn(case.n, d), W, torch.full((case.n,), -0.005))
-    weights = Weights(*(X.requires_grad_() for X in tensors), "modrelu")
+    T, b = torch.randn(case.n, d), torch.full((case.n,), -0.005)
+    T, W, b = (X.requires_grad_() for X in (T, W, b))
+    weights = Weights(T, W, b, Sigma("modrelu"))
     run = ours(case, x, weights)
 
     def in_torch() -> None:

@@ -19,7 +19,7 @@ from isometry._backend import (
 )
 from isometry._backend.constants import HALVED_FROM
 from isometry._backend.native import polynomial_table
-from isometry._backend.nonlinearities import Smoothing
+from isometry._backend.nonlinearities import Sigma
 from tests.backend.test_kernels import built
 
 N = 6
@@ -101,7 +101,7 @@ def test_the_memory_for_a_square_is_checked():
 
 
 def cell(X: Callable[..., Tensor]) -> Cell:
-    return Cell(X(1)[0], "modrelu", X((N,)))
+    return Cell(X(1)[0], Sigma("modrelu"), X((N,)))
 
 
 STEPS = TimeSteps((4, 2, 1))
@@ -180,7 +180,10 @@ def test_steps_that_grow_or_are_negative(sizes):
     rows, W = torch.zeros(sum(sizes), N), matrices()[0]
     with pytest.raises(ValueError, match="`sizes` must neither grow nor be negative"):
         built(torch.float32).scan(
-            rows, Cell(W, "tanh", None), torch.zeros(sizes[0], N), TimeSteps(sizes)
+            rows,
+            Cell(W, Sigma("tanh"), None),
+            torch.zeros(sizes[0], N),
+            TimeSteps(sizes),
         )
 
 
@@ -192,11 +195,11 @@ def test_the_threshold_of_a_scan():
     def run(cell: Cell) -> None:
         native.scan(torch.zeros(7, N), cell, torch.zeros(4, N), STEPS)
 
-    run(Cell(W, "complex_modrelu", torch.zeros(3)))
+    run(Cell(W, Sigma("complex_modrelu"), torch.zeros(3)))
     with pytest.raises(TypeError, match="`b` must be a tensor for modReLU; got None"):
-        run(Cell(W, "modrelu", None))
+        run(Cell(W, Sigma("modrelu"), None))
     with pytest.raises(ValueError, match="`b` must have 3 numbers; got 6"):
-        run(Cell(W, "complex_modrelu", torch.zeros(N)))
+        run(Cell(W, Sigma("complex_modrelu"), torch.zeros(N)))
 
 
 @pytest.mark.errors
@@ -204,15 +207,15 @@ def test_the_moduli_of_a_scan():
     """Smooth modReLU writes a modulus for each pair of numbers in a state."""
     native, W = built(torch.float32), matrices()[0]
 
-    def run(smoothing: Smoothing | None) -> None:
-        cell = Cell(W, "smooth_modrelu", torch.zeros(3), smoothing)
+    def run(m: Tensor | None) -> None:
+        cell = Cell(W, Sigma("smooth_modrelu", 1e-5), torch.zeros(3), m)
         native.scan(torch.zeros(7, N), cell, torch.zeros(4, N), STEPS)
 
-    run(Smoothing(1e-5, torch.zeros(7, 3)))
-    with pytest.raises(TypeError, match="`smoothing` must be given for smooth modReLU"):
+    run(torch.zeros(7, 3))
+    with pytest.raises(TypeError, match="`m` must be a tensor for smooth modReLU"):
         run(None)
     with pytest.raises(ValueError, match="`m` must have 21 numbers; got 42"):
-        run(Smoothing(1e-5, torch.zeros(7, N)))
+        run(torch.zeros(7, N))
 
 
 def test_empty_batches_are_right():
@@ -235,7 +238,7 @@ def test_a_scan_without_rows(sizes):
     """
     H, h0, W = torch.zeros(0, N), torch.zeros(0, N), matrices()[0] + 1
     for backend in (TorchBackend(), built(torch.float32)):
-        cell, steps = Cell(W, "modrelu", torch.ones(N)), TimeSteps(sizes)
+        cell, steps = Cell(W, Sigma("modrelu"), torch.ones(N)), TimeSteps(sizes)
         backend.scan(H, cell, h0, steps)
         gradients = backend.scan_adjoint(
             torch.zeros_like(H), H, cell, h0, steps, dH=H, dh_last=h0

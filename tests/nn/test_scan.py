@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from isometry._backend import TimeSteps
-from isometry._backend.constants import SIGMAS, Sigma
-from isometry._backend.nonlinearities import NONLINEARITIES
+from isometry._backend.constants import SIGMAS, SigmaName
+from isometry._backend.nonlinearities import NONLINEARITIES, Sigma
 from isometry.nn._scan import Weights, scan, unrolled
 from isometry.nn._sequence import Pass
 from tests.helpers import eps, random_unitary
@@ -41,12 +41,12 @@ class Problem:
     b: Tensor
     h0: Tensor
     steps: TimeSteps
-    sigma: Sigma
+    sigma: SigmaName
 
     def run(self, how=scan, *, last_only=False, chunk=None) -> list[Tensor]:
         """The outputs of a scan that are not None."""
         run = Pass(self.steps, last_only, chunk)
-        weights = Weights(self.T, self.W, self.b, self.sigma, EPSILON)
+        weights = Weights(self.T, self.W, self.b, Sigma(self.sigma, EPSILON))
         return [H for H in how(self.x, weights, self.h0, run) if H is not None]
 
     @property
@@ -57,7 +57,7 @@ class Problem:
 
 
 def problem(
-    sigma: Sigma,
+    sigma: SigmaName,
     sizes: tuple[int, ...],
     *,
     rng: torch.Generator,
@@ -82,7 +82,7 @@ def problem(
     return Problem(x, randn(n, inputs), W, b, randn(steps.batch, n), steps, sigma)
 
 
-def rectified(z: Tensor, b: Tensor, sigma: Sigma) -> Tensor:
+def rectified(z: Tensor, b: Tensor, sigma: SigmaName) -> Tensor:
     """The nonlinearity of one vector, by its definition."""
     if sigma == "identity":
         return z + b
@@ -305,7 +305,8 @@ def test_smooth_modrelu_has_a_gradient_at_zero(threshold, engine):
     z = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
     b = torch.full((2,), threshold, dtype=torch.float64)
     eye, off = torch.eye(4, dtype=torch.float64), torch.zeros_like(z.detach())
-    weights = Weights(eye, torch.zeros_like(eye), b, "smooth_modrelu", epsilon)
+    sigma = Sigma("smooth_modrelu", epsilon)
+    weights = Weights(eye, torch.zeros_like(eye), b, sigma)
     H, _ = scan(z, weights, off, Pass(TimeSteps((1,))))
     assert H is not None
     assert not H.any()
@@ -325,7 +326,7 @@ def test_complex_modrelu_near_zero(size, engine, rng):
     n, dtype = 64, torch.float32
     z = (size * torch.randn(1, n, dtype=dtype, generator=rng)).requires_grad_()
     b = torch.full((n // 2,), 0.01)
-    weights = Weights(torch.eye(n), torch.zeros(n, n), b, "complex_modrelu")
+    weights = Weights(torch.eye(n), torch.zeros(n, n), b, Sigma("complex_modrelu"))
     H, _ = scan(z, weights, torch.zeros(1, n), Pass(TimeSteps((1,))))
     assert H is not None
     (dz,) = torch.autograd.grad(H, z, torch.ones(1, n))
@@ -348,7 +349,7 @@ def test_fading_gradients_end_at_zero(engine, rng):
     T = 200
     x = torch.zeros(T, N)
     h0 = torch.ones(1, N, requires_grad=True)
-    weights = Weights(torch.eye(N), 0.5 * torch.eye(N), torch.zeros(N), "relu")
+    weights = Weights(torch.eye(N), 0.5 * torch.eye(N), torch.zeros(N), Sigma("relu"))
     for steps in (T, 100):
         H, last = scan(x[:steps], weights, h0, Pass(TimeSteps.equal(steps, 1)))
         assert H is not None
@@ -368,7 +369,7 @@ def test_an_infinite_gradient_stops_at_a_unit_that_is_off(sigma, engine):
     T, W, b = torch.eye(2), torch.eye(2), torch.tensor([-1.0, -1.0])
     x = torch.tensor([[0.5, 3.0]], requires_grad=True)
     run = Pass(TimeSteps.equal(1, 1), last_only=True)
-    _, last = scan(x, Weights(T, W, b, sigma), torch.zeros(1, 2), run)
+    _, last = scan(x, Weights(T, W, b, Sigma(sigma)), torch.zeros(1, 2), run)
     assert last[0].tolist() == [0.0, 2.0]
     (dx,) = torch.autograd.grad(last, x, torch.tensor([[math.inf, 1.0]]))
     assert dx[0].tolist() == [0.0, 1.0]

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from isometry._backend import memory
 from isometry._backend.constants import SIGMAS
+from isometry._backend.nonlinearities import Sigma
 from isometry.nn import _scan
 from isometry.nn._scan import Weights, scan
 from isometry.nn._sequence import Pass
@@ -30,7 +31,7 @@ def function(p: Problem, *, last_only: bool, chunk: int | None) -> Callable:
     run = Pass(p.steps, last_only, chunk)
 
     def call(x: Tensor, T: Tensor, W: Tensor, b: Tensor, h0: Tensor) -> tuple:
-        outputs = scan(x, Weights(T, W, b, p.sigma, EPSILON), h0, run)
+        outputs = scan(x, Weights(T, W, b, Sigma(p.sigma, EPSILON)), h0, run)
         return tuple(H for H in outputs if H is not None)
 
     return call

@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 # the nonlinearities of a recurrence
-Sigma = Literal[
+SigmaName = Literal[
     "identity",
     "tanh",
     "relu",
@@ -14,7 +14,9 @@ Sigma = Literal[
 ]
 
 # the integer that stands for each nonlinearity in C
-SIGMAS: dict[Sigma, int] = {name: number for number, name in enumerate(get_args(Sigma))}
+SIGMAS: dict[SigmaName, int] = {
+    name: number for number, name in enumerate(get_args(SigmaName))
+}
 
 # the slope of leaky ReLU below zero [MHRB17]
 LEAKY_SLOPE = 0.1

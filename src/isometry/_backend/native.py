@@ -250,12 +250,12 @@ class NativeBackend(TorchBackend):
         """The recurrence as C reads it; it does not keep its tensors alive."""
         n, batch = len(cell.W), time_steps.batch
         starts, sizes, steps = time_steps.arguments
-        moduli, epsilon = None, 0.0
-        if NONLINEARITIES[cell.sigma].keeps_moduli:
-            if cell.smoothing is None:
-                raise TypeError("`smoothing` must be given for smooth modReLU.")
-            epsilon, m = cell.smoothing
-            moduli = self._pointer("m", m, time_steps.rows * (n // 2))
+        name, epsilon = cell.sigma
+        moduli = None
+        if NONLINEARITIES[name].keeps_moduli:
+            if cell.m is None:
+                raise TypeError("`m` must be a tensor for smooth modReLU; got None.")
+            moduli = self._pointer("m", cell.m, time_steps.rows * (n // 2))
         return CRecurrence(
             W=self._pointer("W", cell.W, n * n),
             b=self._threshold(cell),
@@ -265,13 +265,13 @@ class NativeBackend(TorchBackend):
             sizes=ctypes.addressof(sizes),
             steps=steps,
             n=n,
-            sigma=SIGMAS[cell.sigma],
+            sigma=SIGMAS[name],
             threads=_threads(batch),
             epsilon=epsilon,
         )
 
     def _threshold(self, cell: Cell) -> int | None:
-        share = NONLINEARITIES[cell.sigma].threshold
+        share = NONLINEARITIES[cell.sigma.name].threshold
         if share is None:
             return None
         if cell.b is None:

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isometry._backend.constants import LEAKY_SLOPE, Sigma
+from isometry._backend.constants import LEAKY_SLOPE, SigmaName
 
 
 class Pointwise(NamedTuple):
     """One nonlinearity h = sigma(z), with a threshold b unless `threshold` is None.
 
-    Only `smooth_modrelu` uses `smoothing`, its epsilon and its m of every entry.
+    Only `smooth_modrelu` uses `smoothing`: its epsilon, and memory for the m of every
+    entry.
     """
 
     # apply_(z, b, smoothing) overwrites z with h, and writes m; autograd must be off
@@ -32,11 +33,15 @@ class Pointwise(NamedTuple):
     keeps_moduli: bool = False
 
 
-class Smoothing(NamedTuple):
-    """The epsilon of `smooth_modrelu`, and memory for the m of its entries."""
+class Sigma(NamedTuple):
+    """The nonlinearity of a recurrence. Only "smooth_modrelu" uses `epsilon`."""
 
-    epsilon: float
-    m: Tensor
+    name: SigmaName
+    epsilon: float = 0.0
+
+    def takes_threshold(self) -> bool:
+        """Whether the bias is the threshold of modReLU, not added to T x."""
+        return NONLINEARITIES[self.name].threshold is not None
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:
@@ -101,14 +106,14 @@ def _smooth_modulus(z: Tensor, epsilon: float) -> Tensor:
     return (z.real.square() + z.imag.square() + epsilon).sqrt()
 
 
-def _smooth_modrelu_(z: Tensor, b: Tensor, smoothing: Smoothing) -> None:
+def _smooth_modrelu_(z: Tensor, b: Tensor, smoothing: tuple[float, Tensor]) -> None:
     Z, (epsilon, m) = complex_rows(z), smoothing
     m.copy_(_smooth_modulus(Z, epsilon))
     Z.mul_(torch.relu(m + b) / (m + epsilon))
 
 
 def _smooth_modrelu_adjoint_(
-    d: Tensor, h: Tensor, b: Tensor, db: Tensor, smoothing: Smoothing
+    d: Tensor, h: Tensor, b: Tensor, db: Tensor, smoothing: tuple[float, Tensor]
 ) -> None:
     H, D, (epsilon, m) = complex_rows(h), complex_rows(d), smoothing
     # h = g z with g = (m + b) / (m + epsilon), so z = h / g
@@ -133,7 +138,7 @@ def complex_rows(h: Tensor) -> Tensor:
 
 
 # the kernels in C have the same nonlinearities, in c/scan.h
-NONLINEARITIES: dict[Sigma, Pointwise] = {
+NONLINEARITIES: dict[SigmaName, Pointwise] = {
     "identity": Pointwise(
         apply_=lambda *_: None,
         adjoint_=lambda *_: None,
@@ -177,8 +182,3 @@ NONLINEARITIES: dict[Sigma, Pointwise] = {
         function=lambda z, *_: nn.functional.leaky_relu(z, LEAKY_SLOPE),
     ),
 }
-
-
-def takes_threshold(sigma: Sigma) -> bool:
-    """Whether the bias is a modReLU threshold, instead of being added to the input."""
-    return NONLINEARITIES[sigma].threshold is not None

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isometry._backend.constants import Sigma
-from isometry._backend.nonlinearities import NONLINEARITIES, Smoothing
+from isometry._backend.nonlinearities import NONLINEARITIES, Sigma
 
 # The gradient with respect to W is a sum of products d_t^T h_{t-1} over all time steps
 # t, where d_t is the gradient with respect to the drive u_t. If all sequences have the
@@ -30,20 +29,18 @@ _TIME_STEPS_TOGETHER = 8
 class Cell(NamedTuple):
     """One time step: the weight, and the nonlinearity with its threshold `b`.
 
-    `smoothing` belongs to the nonlinearity "smooth_modrelu", whose derivative cannot be
-    computed from its value alone.
+    `m` is memory for the moduli of smooth modReLU, whose derivative cannot be computed
+    from its value alone.
     """
 
     W: Tensor
     sigma: Sigma
     b: Tensor | None
-    smoothing: Smoothing | None = None
+    m: Tensor | None = None
 
-    def smoothing_of(self, begin: int, end: int) -> Smoothing | None:
-        """The smoothing of some rows of states."""
-        if self.smoothing is None:
-            return None
-        return Smoothing(self.smoothing.epsilon, self.smoothing.m[begin:end])
+    def smoothing(self, begin: int, end: int) -> tuple[float, Tensor] | None:
+        """The epsilon of smooth modReLU, and the moduli of some rows of states."""
+        return None if self.m is None else (self.sigma.epsilon, self.m[begin:end])
 
 
 class Gradients(NamedTuple):
@@ -175,11 +172,11 @@ def scan(H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
         time_steps: the rows of each time step.
     """
     previous, Wt = h0, cell.W.mT
-    apply_ = NONLINEARITIES[cell.sigma].apply_
+    apply_ = NONLINEARITIES[cell.sigma.name].apply_
     for start, size in zip(time_steps.starts, time_steps.sizes, strict=False):
         h = H[start : start + size]
         h.addmm_(previous[:size], Wt)
-        apply_(h, cell.b, cell.smoothing_of(start, start + size))
+        apply_(h, cell.b, cell.smoothing(start, start + size))
         previous = h
 
 
@@ -205,7 +202,7 @@ def scan_adjoint(
         dh_last: the gradient with respect to the last state of each sequence, or None.
     """
     W, sigma, b, _ = cell
-    adjoint_ = NONLINEARITIES[sigma].adjoint_
+    adjoint_ = NONLINEARITIES[sigma.name].adjoint_
     dW, db = torch.zeros_like(W), None if b is None else torch.zeros_like(b)
     starts, sizes = time_steps.starts, time_steps.sizes
     rows_after = 0
@@ -218,7 +215,7 @@ def scan_adjoint(
             d[rows_after:] += dh_last[rows_after : sizes[t]]
         if rows_after:
             d[:rows_after].addmm_(D[end : end + rows_after], W)
-        adjoint_(d, H[begin:end], b, db, cell.smoothing_of(begin, end))
+        adjoint_(d, H[begin:end], b, db, cell.smoothing(begin, end))
         rows_after = sizes[t]
         if t == 0:
             break

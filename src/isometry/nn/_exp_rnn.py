@@ -8,8 +8,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from isometry._backend.constants import Sigma
-from isometry._backend.nonlinearities import complex_modrelu, modrelu, takes_threshold
+from isometry._backend.nonlinearities import Sigma, complex_modrelu, modrelu
 from isometry._checks import check_flags, check_is_tensor
 from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
@@ -125,7 +124,7 @@ class ExpRNNCell(AbstractNamedCell):
         super().__init__()
         check_sizes(input_size=input_size, hidden_size=hidden_size)
         check_flags(bias=bias, unitary=unitary, train_h0=train_h0)
-        self.sigma: Sigma = _sigma(nonlinearity, unitary=unitary)
+        self.sigma = _sigma(nonlinearity, unitary=unitary)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.nonlinearity, self.unitary = nonlinearity, unitary
         real = dtype or torch.get_default_dtype()
@@ -137,7 +136,7 @@ class ExpRNNCell(AbstractNamedCell):
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
 
         self.weight_ih, self.weight_hh = empty(n, input_size), empty(n, n)
-        threshold = takes_threshold(self.sigma)
+        threshold = self.sigma.takes_threshold()
         self.bias = empty(n, dtype=real if threshold else field) if bias else None
         self.h0 = empty(n) if train_h0 else None
         self.reset_parameters()
@@ -167,7 +166,7 @@ class ExpRNNCell(AbstractNamedCell):
         # variance 2 / fan-in, as for ReLU; the real and the imaginary part of a complex
         # number each have half of this variance
         nn.init.normal_(self.weight_ih, std=math.sqrt(2 / self.input_size))
-        if self.bias is not None and takes_threshold(self.sigma):
+        if self.bias is not None and self.sigma.takes_threshold():
             nn.init.uniform_(self.bias, -0.01, 0.01)
         elif self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -199,7 +198,7 @@ class ExpRNNCell(AbstractNamedCell):
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """All states, as rows, and the last state of each sequence."""
         T, W, b = self.weight_ih, self.weight_hh, self.bias
-        if b is None and takes_threshold(self.sigma):
+        if b is None and self.sigma.takes_threshold():
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
         return scan_field(x, Weights(T, W, b, self.sigma), first, run)
 
@@ -215,7 +214,7 @@ class ExpRNNCell(AbstractNamedCell):
         }
         if self.bias is None:
             return weights
-        if takes_threshold(self.sigma):
+        if self.sigma.takes_threshold():
             return {**weights, "bias": self.bias}
         zero = torch.zeros_like(self.bias)
         # not `weights | {...}`, which Dynamo in torch 2.7 cannot trace
@@ -256,7 +255,7 @@ def _check_dtype(dtype: torch.dtype, *, unitary: bool) -> None:
 
 
 def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
-    """The name by which the fast scan knows a nonlinearity.
+    """The nonlinearity as the fast scan takes it.
 
     Raises:
         ValueError: if the nonlinearity is unknown, or not defined for complex states.
@@ -264,13 +263,13 @@ def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
     remedy = "The paper uses 'modrelu'."
     check_choice("nonlinearity", nonlinearity, get_args(Nonlinearity), remedy)
     if not unitary:
-        return nonlinearity
+        return Sigma(nonlinearity)
     if nonlinearity in ("tanh", "relu"):
         raise ValueError(
             f"`nonlinearity` must be 'modrelu' or 'identity' with `unitary=True`; got "
             f"{nonlinearity!r}, which is defined for real numbers only."
         )
-    return "complex_modrelu" if nonlinearity == "modrelu" else "identity"
+    return Sigma("complex_modrelu" if nonlinearity == "modrelu" else "identity")
 
 
 class ExpRNN(AbstractNamedRecurrent):

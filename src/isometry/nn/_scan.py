@@ -9,21 +9,18 @@ as a row of pairs of real numbers, so the same functions of real matrices comput
 and complex states.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from isometry._backend import Cell, TimeSteps, backend_for
-from isometry._backend.constants import Sigma
 from isometry._backend.memory import recycled
 from isometry._backend.nonlinearities import (
     NONLINEARITIES,
-    Smoothing,
+    Sigma,
     complex_rows,
     real_rows,
-    takes_threshold,
 )
 from isometry._torch import autocast_off, is_batched_gradient, needs_plain_operations
 from isometry.nn._sequence import Pass
@@ -37,30 +34,27 @@ class Weights(NamedTuple):
     """The weights and the nonlinearity of a recurrence.
 
     `T` is (n, inputs), and `W` is (n, n). The bias `b` is (n,) or None: for modReLU it
-    is the threshold, for other nonlinearities it is added to T x. Only smooth modReLU
-    uses `epsilon`; with the default, its states would be NaN.
+    is the threshold, for other nonlinearities it is added to T x.
     """
 
     T: Tensor
     W: Tensor
     b: Tensor | None
     sigma: Sigma
-    epsilon: float = math.nan
 
     # these are methods, because Dynamo in torch 2.7 cannot trace a property of a named
     # tuple
     def threshold(self) -> Tensor | None:
         """The bias if it is the threshold of modReLU, otherwise None."""
-        return self.b if takes_threshold(self.sigma) else None
+        return self.b if self.sigma.takes_threshold() else None
 
     def summand(self) -> Tensor | None:
         """The bias if it is added to T x, otherwise None."""
-        return None if takes_threshold(self.sigma) else self.b
+        return None if self.sigma.takes_threshold() else self.b
 
     def cell(self, m: Tensor | None) -> Cell:
         """The recurrence as a backend expects it; `m` are the moduli, if any."""
-        smoothing = None if m is None else Smoothing(self.epsilon, m)
-        return Cell(self.W, self.sigma, self.threshold(), smoothing)
+        return Cell(self.W, self.sigma, self.threshold(), m)
 
 
 def scan(
@@ -79,13 +73,13 @@ def scan(
         sequence, (batch, n).
     """
     with autocast_off(h0.device):
-        T, W, b, sigma, epsilon = weights
+        T, W, b, sigma = weights
         tensors = (x, T, W, b, h0)
         # the kernels do not accept an empty batch
         if not run.time_steps.batch or needs_plain_operations(*tensors):
             return unrolled(x, weights, h0, run)
         tensors = (None if X is None else X.contiguous() for X in tensors)
-        return Scan.apply((sigma, epsilon), run, *tensors)
+        return Scan.apply(sigma, run, *tensors)
 
 
 def unrolled(
@@ -95,9 +89,9 @@ def unrolled(
 
     This is for second derivatives, `torch.func`, compilers and empty batches.
     """
-    T, W, _, sigma, epsilon = weights
+    T, W, _, (name, epsilon) = weights
     threshold, states, h = weights.threshold(), [], h0
-    activate = NONLINEARITIES[sigma].function
+    activate = NONLINEARITIES[name].function
     for u_t in input_drive(x, T, weights.summand()).split(run.time_steps.sizes):
         h = activate(h[: u_t.shape[0]] @ W.mT + u_t, threshold, epsilon)
         states.append(h)
@@ -110,10 +104,10 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, sigma: tuple[Sigma, float], run: Pass, *tensors: Any
+        ctx: Any, sigma: Sigma, run: Pass, *tensors: Any
     ) -> tuple[Tensor | None, Tensor]:
         x, T, W, b, h0 = tensors
-        weights = Weights(T, W, b, *sigma)
+        weights = Weights(T, W, b, sigma)
         time_steps, last_only, chunk = run
         cuts = time_steps.cut(chunk if last_only else None)
         # Save the state before each chunk. If there is only one chunk, also save all
@@ -144,7 +138,7 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def _gradients(ctx: Any, dH: Tensor | None, dh_last: Tensor | None) -> tuple:
         x, T, W, b, H, m, *firsts = ctx.saved_tensors
-        weights = Weights(T, W, b, *ctx.sigma)
+        weights = Weights(T, W, b, ctx.sigma)
         dH = None if dH is None else dH.contiguous()
         dx = torch.empty_like(x) if ctx.needs_input_grad[2] else None
         dT, dW = torch.zeros_like(T), torch.zeros_like(W)
@@ -187,7 +181,7 @@ def _states(
     """
     rows, n, m = time_steps.rows, first.shape[1], None
     H = recycled((rows, n), first)
-    if NONLINEARITIES[weights.sigma].keeps_moduli:
+    if NONLINEARITIES[weights.sigma.name].keeps_moduli:
         m = recycled((rows, n // 2), first)
     cell = weights.cell(m)
     _write_drive(x, weights.T, weights.summand(), out=H)
@@ -248,7 +242,7 @@ def _adjoint(
         # differentiate with respect to aliases, which do not depend on each other.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, T, W, b, h0 = inputs
-        outputs = unrolled(x, Weights(T, W, b, *ctx.sigma), h0, ctx.run)
+        outputs = unrolled(x, Weights(T, W, b, ctx.sigma), h0, ctx.run)
     pairs = [
         (out, g)
         for out, g in zip(outputs, (dH, dh_last), strict=True)
@@ -275,7 +269,7 @@ def scan_field(
 
     The initial and the last states are tuples of one tensor.
     """
-    T, W, b, sigma, epsilon = weights
+    T, W, b, sigma = weights
     (h0,) = first
     if not W.is_complex():
         H, last = scan(x, weights, h0, run)
@@ -283,7 +277,7 @@ def scan_field(
     # A bias that is added to T x is complex, and becomes real pairs. A threshold is
     # real, so `real_rows` does not change it.
     b = None if b is None else real_rows(b)
-    weights = Weights(input_form(T, x), real_form(W), b, sigma, epsilon)
+    weights = Weights(input_form(T, x), real_form(W), b, sigma)
     H, last = scan(real_rows(x), weights, real_rows(h0), run)
     return (None if H is None else complex_rows(H)), (complex_rows(last),)
 

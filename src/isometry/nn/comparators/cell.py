@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from isometry._backend import TimeSteps
-from isometry._backend.constants import Sigma
-from isometry._backend.nonlinearities import complex_modrelu, smooth_modrelu
+from isometry._backend.constants import SigmaName
+from isometry._backend.nonlinearities import Sigma, complex_modrelu, smooth_modrelu
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
@@ -120,9 +120,10 @@ class SmoothModReLU:
             return complex_modrelu(z, b)
         return smooth_modrelu(z, b, self.epsilon)
 
-    def for_scan(self) -> tuple[Sigma, float]:
-        """The name of this function in `scan_field`, and its epsilon."""
-        return "smooth_modrelu" if self.epsilon else "complex_modrelu", self.epsilon
+    def for_scan(self) -> Sigma:
+        """This function as `scan_field` takes it."""
+        name = "smooth_modrelu" if self.epsilon else "complex_modrelu"
+        return Sigma(name, self.epsilon)
 
 
 @dataclass(eq=False, repr=False)
@@ -145,7 +146,7 @@ class AbstractComparatorCell(AbstractCell):
     input_size: int
     hidden_size: int
     draw: InitVar[Draw]
-    sigma: Activation | Sigma
+    sigma: Activation | SigmaName
     bias: nn.Parameter = field(init=False)
 
     def __post_init__(self, draw: Draw) -> None:
@@ -218,10 +219,11 @@ class AbstractDenseCell(AbstractComparatorCell):
         """All states, as rows, and the last state of each sequence."""
         with autocast_off(x.device):
             W = self.recurrent_matrix()
-        sigma: Any = (self.sigma,)
         if isinstance(self.sigma, SmoothModReLU):
             sigma = self.sigma.for_scan()
-        return scan_field(x, Weights(self.weight_ih, W, self.bias, *sigma), first, run)
+        else:
+            sigma = Sigma(cast("SigmaName", self.sigma))
+        return scan_field(x, Weights(self.weight_ih, W, self.bias, sigma), first, run)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
