@@ -8,14 +8,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from isometry._backend import TimeSteps
-from isometry._backend.constants import SigmaName
 from isometry._backend.nonlinearities import Sigma, complex_modrelu, smooth_modrelu
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off
@@ -130,14 +129,10 @@ class SmoothModReLU:
 class AbstractComparatorCell(AbstractCell):
     """A cell with an input weight, a recurrent map, one bias and an initial state.
 
-    Its `scan` is a loop over time, which autograd differentiates.
-
     Args:
         input_size: number of features of an input.
         hidden_size: number of features of a state.
         draw: creates the parameters.
-        sigma: the nonlinearity: a function or, in an `AbstractDenseCell`, a
-            `SmoothModReLU` or a name that `scan_field` knows.
 
     Attributes:
         bias: one number for each feature.
@@ -146,7 +141,6 @@ class AbstractComparatorCell(AbstractCell):
     input_size: int
     hidden_size: int
     draw: InitVar[Draw]
-    sigma: Activation | SigmaName
     bias: nn.Parameter = field(init=False)
 
     def __post_init__(self, draw: Draw) -> None:
@@ -177,6 +171,17 @@ class AbstractComparatorCell(AbstractCell):
         (state,) = self.first_state(1)
         return self.state_map()(identity(state)).mT
 
+
+@dataclass(eq=False, repr=False)
+class AbstractLoopCell(AbstractComparatorCell):
+    """A cell whose `scan` is a loop over time, which autograd differentiates.
+
+    Args:
+        sigma: the nonlinearity.
+    """
+
+    sigma: Activation
+
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """All states, as rows, and the last state of each sequence."""
         (h0,), (time_steps, last_only, chunk) = first, run
@@ -185,12 +190,11 @@ class AbstractComparatorCell(AbstractCell):
             # pass calls `states_of` again. By then `functional_call` has restored the
             # module's own parameters, so `states_of` would read the wrong ones.
             T, b, state_map = self.weight_ih, self.bias, self.state_map()
-            activate = cast("Activation", self.sigma)
 
             def states_of(x: Tensor, h: Tensor, time_steps: TimeSteps) -> Tensor:
                 states = []
                 for u_t in input_drive(x, T).split(time_steps.sizes):
-                    h = activate(state_map(h[: u_t.shape[0]]) + u_t, b)
+                    h = self.sigma(state_map(h[: u_t.shape[0]]) + u_t, b)
                     states.append(h)
                 return torch.cat(states)
 
@@ -200,11 +204,17 @@ class AbstractComparatorCell(AbstractCell):
             return (None if last_only else H), (time_steps.last(H),)
 
 
+@dataclass(eq=False, repr=False)
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
     It uses the fast `scan_field`.
+
+    Args:
+        sigma: the nonlinearity, as `scan_field` takes it.
     """
+
+    sigma: Sigma
 
     @abstractmethod
     def recurrent_matrix(self) -> Tensor:
@@ -219,11 +229,8 @@ class AbstractDenseCell(AbstractComparatorCell):
         """All states, as rows, and the last state of each sequence."""
         with autocast_off(x.device):
             W = self.recurrent_matrix()
-        if isinstance(self.sigma, SmoothModReLU):
-            sigma = self.sigma.for_scan()
-        else:
-            sigma = Sigma(cast("SigmaName", self.sigma))
-        return scan_field(x, Weights(self.weight_ih, W, self.bias, sigma), first, run)
+        weights = Weights(self.weight_ih, W, self.bias, self.sigma)
+        return scan_field(x, weights, first, run)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -30,6 +30,7 @@ from isometry.nn._scan import real_form
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
+    AbstractLoopCell,
     Draw,
     Map,
 )
@@ -286,7 +287,7 @@ class EURNN(AbstractComparator):
 
 
 @dataclass(eq=False, repr=False)
-class EURNNCell(AbstractComparatorCell):
+class EURNNCell(AbstractLoopCell):
     """One direction of one layer of `EURNN`."""
 
     planes: Planes

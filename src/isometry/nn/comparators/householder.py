@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isometry._backend.nonlinearities import Sigma
 from isometry.linalg import householder
 from isometry.nn.comparators.cell import (
     AbstractComparator,
@@ -56,7 +57,7 @@ class HouseholderRNN(AbstractComparator):
                 f"`reflections` must be between 1 and hidden_size = {n}; got {m}. "
                 f"The default is `hidden_size`."
             )
-        return HouseholderCell(inputs, n, draw, "leaky_relu", m)
+        return HouseholderCell(inputs, n, draw, Sigma("leaky_relu"), m)
 
     def renormalize_(self) -> None:
         """Divide the vectors of the reflections by their lengths; W does not change."""

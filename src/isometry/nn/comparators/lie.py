@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from isometry._backend.nonlinearities import Sigma
 from isometry.linalg import expm_skew, skew
 from isometry.nn._recurrent import check_choice
 from isometry.nn.comparators.cell import (
@@ -60,11 +61,11 @@ class LieRNN(AbstractComparator):
     gain: float | None = None
 
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        sigma = self.nonlinearity
+        name = self.nonlinearity
         remedy = "For modReLU use `ExpRNN(unitary=True)`."
-        check_choice("nonlinearity", sigma, _GAIN, remedy)
-        gain = _GAIN[sigma] if self.gain is None else self.gain
-        return LieCell(inputs, self.hidden_size, draw, sigma, gain)
+        check_choice("nonlinearity", name, _GAIN, remedy)
+        gain = _GAIN[name] if self.gain is None else self.gain
+        return LieCell(inputs, self.hidden_size, draw, Sigma(name), gain)
 
 
 @dataclass(eq=False, repr=False)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from isometry._backend.nonlinearities import Sigma
 from isometry.linalg import cayley, skew
 from isometry.nn.comparators.cell import (
     AbstractComparator,
@@ -52,7 +53,7 @@ class ScoRNN(AbstractComparator):
                 f"`negatives` must be between 0 and hidden_size = {n}; got "
                 f"{negatives}. The default is half of `hidden_size`."
             )
-        return ScoRNNCell(inputs, n, draw, "modrelu", negatives)
+        return ScoRNNCell(inputs, n, draw, Sigma("modrelu"), negatives)
 
 
 @dataclass(eq=False, repr=False)
@@ -130,7 +131,7 @@ class ScuRNN(AbstractComparator):
     epsilon: float = 1e-5
 
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        sigma = SmoothModReLU(self.epsilon)
+        sigma = SmoothModReLU(self.epsilon).for_scan()
         return ScuRNNCell(inputs, self.hidden_size, draw, sigma)
 
 

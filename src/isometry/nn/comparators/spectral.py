@@ -6,6 +6,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from isometry._backend.nonlinearities import Sigma
 from isometry._declare import record
 from isometry.groups import SO
 from isometry.nn._recurrent import Nonlinearity, check_choice
@@ -50,15 +51,15 @@ class SpectralRNN(AbstractComparator):
     nonlinearity: Nonlinearity = "tanh"
 
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        sigma, margin = self.nonlinearity, self.margin
+        name, margin = self.nonlinearity, self.margin
         names = get_args(Nonlinearity)
-        check_choice("nonlinearity", sigma, names, "'tanh' is usual.")
+        check_choice("nonlinearity", name, names, "'tanh' is usual.")
         if not 0 <= margin <= 1:
             raise ValueError(
                 f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
                 f"orthogonal."
             )
-        return SpectralCell(inputs, self.hidden_size, draw, sigma, margin)
+        return SpectralCell(inputs, self.hidden_size, draw, Sigma(name), margin)
 
 
 @dataclass(eq=False, repr=False)

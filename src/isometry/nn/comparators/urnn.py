@@ -13,6 +13,7 @@ from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
     AbstractDenseCell,
+    AbstractLoopCell,
     Draw,
     Map,
     SmoothModReLU,
@@ -59,7 +60,7 @@ class URNN(AbstractComparator):
 
 
 @dataclass(eq=False, repr=False)
-class URNNCell(AbstractComparatorCell):
+class URNNCell(AbstractLoopCell):
     """One direction of one layer of `URNN`."""
 
     bias_bound: float
@@ -142,7 +143,7 @@ class FullCapacityURNN(AbstractComparator):
     bias_bound: float = 0.01
 
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        sigma = SmoothModReLU(self.epsilon)
+        sigma = SmoothModReLU(self.epsilon).for_scan()
         return FullCapacityCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
 
 
