@@ -83,7 +83,7 @@ def glorot(fan_in: int, fan_out: int) -> float:
 
 
 # a linear function, applied to each row; a row is one state
-Map = Callable[[Tensor], Tensor]
+LinearFunction = Callable[[Tensor], Tensor]
 # a nonlinearity, as a function of rows and the bias of the cell
 Activation = Callable[[Tensor, Tensor], Tensor]
 
@@ -163,7 +163,7 @@ class AbstractComparatorCell(AbstractCell):
             X.copy_(values[name])
 
     @abstractmethod
-    def state_map(self) -> Map:
+    def state_map(self) -> LinearFunction:
         """The recurrent linear map, as a function of rows of states."""
 
     def recurrent_matrix(self) -> Tensor:
@@ -220,7 +220,7 @@ class AbstractDenseCell(AbstractComparatorCell):
     def recurrent_matrix(self) -> Tensor:
         """The matrix W, (n, n)."""
 
-    def state_map(self) -> Map:
+    def state_map(self) -> LinearFunction:
         """The product with W."""
         W = self.recurrent_matrix()
         return lambda h: h @ W.mT

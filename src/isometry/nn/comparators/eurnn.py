@@ -15,7 +15,6 @@ small matrix products, and the cost is still $O(nL)$:
 The blocks are computed once for all time steps, by applying the layers to unit vectors.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -32,7 +31,7 @@ from isometry.nn.comparators.cell import (
     AbstractComparatorCell,
     AbstractLoopCell,
     Draw,
-    Map,
+    LinearFunction,
 )
 
 Style = Literal["tunable", "fft"]
@@ -144,7 +143,7 @@ class Planes:
 
     def product(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
-    ) -> Callable[[Tensor], Tensor]:
+    ) -> LinearFunction:
         r"""A function that applies all rotations and phases $e^{i\omega}$ to rows."""
         factors = self._factors(theta, phi, omega)
         blocks = [self._blocks(rotation, factors) for rotation in self.rotations]
@@ -304,7 +303,7 @@ class EURNNCell(AbstractLoopCell):
         self.omega = draw.uniform(n, bound=_LARGEST_ANGLE) if unitary else None
         self.bias = draw.zeros(n)
 
-    def state_map(self) -> Map:
+    def state_map(self) -> LinearFunction:
         """The product of all layers, computed in blocks."""
         return self.planes.product(self.theta, self.phi, self.omega)
 

@@ -15,7 +15,7 @@ from isometry.nn.comparators.cell import (
     AbstractDenseCell,
     AbstractLoopCell,
     Draw,
-    Map,
+    LinearFunction,
     SmoothModReLU,
     glorot,
 )
@@ -77,12 +77,12 @@ class URNNCell(AbstractLoopCell):
         self.bias = draw.uniform(n, bound=self.bias_bound)
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
-    def state_map(self) -> Map:
+    def state_map(self) -> LinearFunction:
         """A function that applies the eight factors of W one by one."""
         return structured_map(self.theta, self.v, self.permutation)
 
 
-def structured_map(theta: Tensor, v: Tensor, permutation: Tensor) -> Map:
+def structured_map(theta: Tensor, v: Tensor, permutation: Tensor) -> LinearFunction:
     """The recurrent map of a `URNN`, as a function of rows of states."""
     # divide by the squared lengths here, once for all time steps
     scaled = 2 * v.conj() / torch.linalg.vecdot(v, v).real[:, None]
