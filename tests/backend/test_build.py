@@ -250,12 +250,12 @@ def test_without_a_runtime_of_openmp():
     threads = []
     note = ctypes.CFUNCTYPE(None)(lambda: threads.append(threading.get_native_id()))
     H, h0 = torch.zeros(2, 4), torch.zeros(2, 4)
-    starts, sizes, steps = TimeSteps((2,)).arguments
+    starts, sizes, length = TimeSteps((2,)).arguments
     recurrence = CRecurrence(
         h0=h0.data_ptr(),
         starts=ctypes.addressof(starts),
         sizes=ctypes.addressof(sizes),
-        steps=steps,
+        length=length,
         n=4,
         threads=2,
     )

@@ -185,14 +185,14 @@ def test_tanh(dtype, rng):
     edges = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e30, 9.5, 20.0, -30.0, 1e-30]
     x = torch.cat([x, torch.linspace(-12, 12, 30000, dtype=x.dtype), x.new(edges)])
     x = x.to(dtype)
-    h, (starts, sizes, steps) = x.clone(), TimeSteps((1,)).arguments
+    h, (starts, sizes, length) = x.clone(), TimeSteps((1,)).arguments
     nothing = ctypes.cast(ctypes.CFUNCTYPE(None)(lambda: None), ctypes.c_void_p)
     library = c_library()
     assert library is not None
     recurrence = CRecurrence(
         starts=ctypes.addressof(starts),
         sizes=ctypes.addressof(sizes),
-        steps=steps,
+        length=length,
         n=len(x),
         sigma=SIGMAS["tanh"],
         threads=1,

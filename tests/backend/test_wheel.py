@@ -109,10 +109,10 @@ if loaded().library is not None:
     note = ctypes.CFUNCTYPE(None)(lambda: threads.add(threading.get_native_id()))
     torch.set_num_threads(2)
     H, h0 = torch.zeros(2, 4), torch.zeros(2, 4)
-    starts, sizes, steps = TimeSteps((2,)).arguments
+    starts, sizes, length = TimeSteps((2,)).arguments
     recurrence = CRecurrence(
         h0=h0.data_ptr(), starts=ctypes.addressof(starts),
-        sizes=ctypes.addressof(sizes), steps=steps, n=4, threads=2,
+        sizes=ctypes.addressof(sizes), length=length, n=4, threads=2,
     )
     raw(loaded().library, torch.float32).scan(
         ctypes.cast(note, ctypes.c_void_p), ctypes.byref(recurrence), H.data_ptr()

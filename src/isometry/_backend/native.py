@@ -56,7 +56,7 @@ class CRecurrence(ctypes.Structure):
     _fields_: ClassVar = [
         *((name, ctypes.c_void_p) for name in ("W", "b", "h0", "moduli")),
         *((name, ctypes.c_void_p) for name in ("starts", "sizes")),
-        *((name, ctypes.c_long) for name in ("steps", "n", "sigma", "threads")),
+        *((name, ctypes.c_long) for name in ("length", "n", "sigma", "threads")),
         ("epsilon", ctypes.c_double),
     ]
 
@@ -249,7 +249,7 @@ class NativeBackend(TorchBackend):
     def _recurrence(self, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> CRecurrence:
         """The recurrence as C reads it; it does not keep its tensors alive."""
         n, batch = len(cell.W), time_steps.batch
-        starts, sizes, steps = time_steps.arguments
+        starts, sizes, length = time_steps.arguments
         name, epsilon = cell.sigma
         moduli = None
         if NONLINEARITIES[name].keeps_moduli:
@@ -263,7 +263,7 @@ class NativeBackend(TorchBackend):
             moduli=moduli,
             starts=ctypes.addressof(starts),
             sizes=ctypes.addressof(sizes),
-            steps=steps,
+            length=length,
             n=n,
             sigma=SIGMAS[name],
             threads=_threads(batch),

@@ -138,7 +138,7 @@ class TimeSteps:
 
     @cached_property
     def arguments(self) -> tuple[Any, Any, int]:
-        """The arguments `starts`, `sizes` and `steps` of the C functions; see scan.h.
+        """The arguments `starts`, `sizes` and `length` of the C functions; see scan.h.
 
         Raises:
             ValueError: if a size is negative or larger than the one before.

@@ -33,7 +33,7 @@ class Gates:
         number: how many gates there are. The candidate counts as a gate: it is `g` in
             an LSTM and `n` in a GRU.
         states: how many tensors make up a state.
-        step: computes the next state from T x + b, W h and the state.
+        next_state: computes the next state from T x + b, W h and the state.
         resets: whether a gate multiplies W h. If so, adding a bias to W h differs from
             adding it to T x.
         loop: torch's function that loops over time.
@@ -42,19 +42,19 @@ class Gates:
 
     number: int
     states: int
-    step: Callable[[Tensor, Tensor, State], State]
+    next_state: Callable[[Tensor, Tensor, State], State]
     resets: bool
     loop: Callable[..., tuple[Tensor, ...]]
     layer: type[nn.RNNBase]
 
 
-def _lstm_step(u: Tensor, v: Tensor, state: State) -> State:
+def _next_lstm_state(u: Tensor, v: Tensor, state: State) -> State:
     i, f, g, o = (u + v).chunk(4, -1)
     c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
-def _gru_step(u: Tensor, v: Tensor, state: State) -> State:
+def _next_gru_state(u: Tensor, v: Tensor, state: State) -> State:
     (u_r, u_z, u_n), (v_r, v_z, v_n) = u.chunk(3, -1), v.chunk(3, -1)
     z = torch.sigmoid(u_z + v_z)
     n = torch.tanh(u_n + torch.sigmoid(u_r + v_r) * v_n)
@@ -166,7 +166,7 @@ class GatedCell(AbstractNamedCell):
             state = tuple(h[: u_t.shape[0]] for h in state)
             v = state[0] @ W.mT
             v = v if second is None else v + second
-            state = self.gates.step(u_t, v, state)
+            state = self.gates.next_state(u_t, v, state)
             states.append(state)
         every = [torch.cat(part) for part in zip(*states, strict=True)]
         return every[0], *(time_steps.last(part) for part in every)
@@ -225,5 +225,5 @@ class GatedCell(AbstractNamedCell):
         return state
 
 
-LSTM = Gates(4, 2, _lstm_step, False, torch.lstm, nn.LSTM)
-GRU = Gates(3, 1, _gru_step, True, torch.gru, nn.GRU)
+LSTM = Gates(4, 2, _next_lstm_state, False, torch.lstm, nn.LSTM)
+GRU = Gates(3, 1, _next_gru_state, True, torch.gru, nn.GRU)

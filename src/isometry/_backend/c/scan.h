@@ -14,7 +14,8 @@ typedef struct {
     /* for smooth modReLU, the m of every complex entry of every state; otherwise NULL */
     REAL *moduli;
     const long *starts, *sizes;
-    long steps, n, sigma, threads;
+    /* `length` is the number of time steps */
+    long length, n, sigma, threads;
     /* for smooth modReLU */
     double epsilon;
 } NAME(recurrence_t);
@@ -179,14 +180,14 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
 /* H holds u_t on entry and h_t on return, for all time steps t. */
 void NAME(scan)(NAME(gemm_t) gemm, const NAME(recurrence_t) *r, REAL *H)
 {
-    const long n = r->n, batch = r->steps ? r->sizes[0] : 0;
+    const long n = r->n, batch = r->length ? r->sizes[0] : 0;
 #pragma omp parallel for schedule(static, 1) num_threads(r->threads)
     for (long thread = 0; thread < r->threads; thread++) {
         const unsigned mode = flush_subnormals();
         const long first = batch * thread / r->threads;
         const long end = batch * (thread + 1) / r->threads;
         const REAL *previous = r->h0 + first * n;
-        for (long t = 0; t < r->steps; t++) {
+        for (long t = 0; t < r->length; t++) {
             const long rows = MIN(end, r->sizes[t]) - first, begin = r->starts[t] + first;
             if (rows <= 0)
                 break;
@@ -209,7 +210,7 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, const NAME(recurrence_t) *r, REAL *D,
                         REAL *db, REAL *dh0, REAL *scratch, long capacity)
 {
     const long *starts = r->starts, *sizes = r->sizes;
-    const long n = r->n, batch = r->steps ? sizes[0] : 0;
+    const long n = r->n, batch = r->length ? sizes[0] : 0;
 #pragma omp parallel for schedule(static, 1) num_threads(r->threads)
     for (long thread = 0; thread < r->threads; thread++) {
         const unsigned mode = flush_subnormals();
@@ -219,7 +220,7 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, const NAME(recurrence_t) *r, REAL *D,
         REAL *gathered_h = gathered_d + capacity * n;
         long gathered = 0, rows_after = 0;
         const REAL one = 1;
-        for (long t = r->steps - 1; t >= -1; t--) {
+        for (long t = r->length - 1; t >= -1; t--) {
             const long rows = t < 0 ? end - first : MIN(end, sizes[t]) - first;
             if (rows <= 0)
                 continue;
