@@ -1,4 +1,4 @@
-"""The defect of a matrix, which is zero if its columns are orthonormal.
+"""Unit vectors, and the defect of a matrix: zero if its columns are orthonormal.
 
 A Newton-Schulz step squares the defect, up to a factor.
 """
@@ -35,3 +35,14 @@ def newton_schulz(Q: Tensor) -> Tensor:
 def after_newton_schulz(e: float) -> float:
     """A bound on the norm of the defect after `newton_schulz`, if it is `e` before."""
     return e * e * (3 + e) / 4
+
+
+def unit_vectors(X: Tensor, *, dim: int = -1) -> Tensor:
+    """The vectors along the axis `dim`, divided by their lengths; zero stays zero."""
+    # Each vector is first divided by its largest entry. Otherwise, in float32, the
+    # square of 1e-30 would underflow, and the square of 1e30 would overflow.
+    largest = X.detach().abs().amax(dim, keepdim=True)
+    is_zero = largest == 0
+    X = X / torch.where(is_zero, 1, largest)
+    length = torch.linalg.vector_norm(X, dim=dim, keepdim=True)
+    return X / torch.where(is_zero, 1, length)

@@ -277,6 +277,25 @@ def test_renormalizing_keeps_the_weight(rng):
     assert torch.equal(cell.V, cell.V.tril())
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-44, 1e-25, 1e25])
+def test_reflections_of_any_length_survive_renormalization(size, rng):
+    """`renormalize_` leaves W unchanged, also for a column of this size; 0 gives H = I.
+
+    A column of zeros, or of float32 numbers whose squares under- or overflow, became
+    NaN or zero.
+    """
+    network = HouseholderRNN(3, 5, generator=rng)
+    (cell,) = network.cells
+    with torch.no_grad():
+        cell.V[:, 1] = size
+        cell.V[3, 1] *= 2
+    before = cell.recurrent_matrix().detach()
+    network.renormalize_()
+    length = torch.linalg.vector_norm(cell.V[:, 1].detach())
+    assert_close(length, torch.tensor(float(size > 0)))
+    assert_close(cell.recurrent_matrix().detach(), before, rtol=0, atol=1e-5)
+
+
 def test_singular_values_stay_within_the_margin(rng):
     """1 - m <= s <= 1 + m however far p goes, and s = 1 at p = 0."""
     (cell,) = CASES["spectral"].network().cells

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from isometry._backend.nonlinearities import Sigma
+from isometry._orthonormal import unit_vectors
 from isometry.linalg import householder
 from isometry.nn.comparators.cell import (
     AbstractComparator,
@@ -60,7 +61,10 @@ class HouseholderRNN(AbstractComparator):
         return HouseholderCell(inputs, n, draw, Sigma("leaky_relu"), m)
 
     def renormalize_(self) -> None:
-        """Divide the vectors of the reflections by their lengths; W does not change."""
+        """Divide the vectors of the reflections by their lengths; W does not change.
+
+        A vector of zeros, which stands for the identity, stays zero.
+        """
         for cell in self.cells:
             assert isinstance(cell, HouseholderCell)
             cell.renormalize_()
@@ -87,6 +91,5 @@ class HouseholderCell(AbstractDenseCell):
 
     @torch.no_grad()
     def renormalize_(self) -> None:
-        """Divide the columns of V by their lengths."""
-        V = self.V.tril()
-        self.V.copy_(V / torch.linalg.vector_norm(V, dim=0))
+        """Divide the columns of V by their lengths, except columns of zeros."""
+        self.V.copy_(unit_vectors(self.V.tril(), dim=0))
