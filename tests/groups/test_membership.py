@@ -11,6 +11,7 @@ from isometry.groups import SO, SU, AbstractGroup, O, Sp, Sphere, Stiefel, Torus
 from isometry.linalg import expm_skew, skew
 from isometry.testing._points import maps_of
 from tests.groups.registry import (
+    MANIFOLDS,
     Adjoint,
     DiagonalRotations,
     Helix,
@@ -170,3 +171,53 @@ def test_an_inherited_algebra_counts():
     assert_close(group.point(X, None), expm_skew(group.algebra(X)))
     assert Claimed(4).is_unrestricted
     assert not Restricted(4).is_unrestricted
+
+
+@pytest.mark.parametrize("scale", [5e-44, 1e-25, 1.0, 1e25])
+def test_the_nearest_unit_vector_does_not_depend_on_the_length(scale):
+    """(3, 4, 0) s is nearest to (.6, .8, 0) for any s > 0, also in single precision.
+
+    The squares of 1e-25 underflow and those of 1e25 overflow: the results were
+    (inf, inf, nan) and (0, 0, 0). On the torus, a subnormal number gave infinity.
+    """
+    x = torch.tensor([3.0, 4.0, 0.0]) * scale
+    # 1e-44 is a multiple of the smallest number, 1.4e-45, with no digits to spare
+    tolerance = 0.1 if scale < 1e-38 else 1e-6
+    expected = torch.tensor([0.6, 0.8, 0.0])
+    assert_close(Sphere(3).nearest(x), expected, rtol=0, atol=tolerance)
+    z = torch.complex(x[0], x[1]).reshape(1, 1)
+    phase = torch.tensor([[0.6 + 0.8j]])
+    assert_close(Torus(1).nearest(z), phase, rtol=0, atol=tolerance)
+    assert Sphere(3).contains(Sphere(3).nearest(x))
+    assert Torus(1).contains(Torus(1).nearest(z))
+
+
+@pytest.mark.parametrize("manifold", [m for m in MANIFOLDS if all(m.shape)], ids=str)
+def test_every_manifold_has_a_point_for_zero(manifold):
+    """The nearest point of 0 is a point: many are equally near, and one is chosen.
+
+    On the sphere it was NaN.
+    """
+    zero = torch.zeros(2, *manifold.shape, dtype=dtype_of(manifold, torch.float64))
+    manifold.check_point(manifold.nearest(zero), name="Q")
+
+
+def test_zero_among_vectors_goes_to_the_origin(rng):
+    """The zero vector goes to (1, 0, ..., 0) with gradient 0; others are unaffected."""
+    sphere = Sphere(4)
+    X = torch.randn(3, 4, dtype=torch.float64, generator=rng)
+    X[1] = 0
+    X.requires_grad_()
+    Q = sphere.nearest(X)
+    assert torch.equal(Q[1], sphere.origin(dtype=X.dtype))
+    assert_close(Q[::2], X[::2] / X[::2].norm(dim=-1, keepdim=True))
+    (g,) = torch.autograd.grad(Q.sum(), X)
+    assert torch.equal(g[1], torch.zeros_like(g[1]))
+    assert g.isfinite().all()
+
+
+def test_a_huge_step_on_the_sphere_ends_on_it():
+    """q + s e is nearest to e for a huge s; in single precision it was zero."""
+    q, e = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.6, 0.8, 0.0])
+    for name in ("polar", "qr"):
+        assert_close(Sphere(3).retract(q, 1e25 * e, name), e)

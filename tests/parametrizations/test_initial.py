@@ -1,4 +1,5 @@
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -105,6 +106,47 @@ def test_init_on_other_groups():
         layer = Weight(torch.randn(size, size, dtype=dtype))
         isometry.constrain(layer, "weight", group, init="henaff", generator=generator())
         assert group.contains(layer.weight.detach()).all()
+
+
+def test_zero_rows_of_an_embedding_start_at_the_origin():
+    """A row of zeros starts at (1, 0, ..., 0), also after a reset. It was NaN."""
+
+    class Zeros(nn.Embedding):
+        def reset_parameters(self) -> None:
+            nn.init.zeros_(self.weight)
+
+    rows = nn.Embedding(5, 4)
+    with torch.no_grad():
+        rows.weight[2] = 0
+    expected = torch.nn.functional.normalize(rows.weight.detach())
+    expected[2, 0] = 1
+    isometry.constrain(rows, Sphere(4))
+    assert_close(rows.weight.detach(), expected)
+    zeros = isometry.constrain(Zeros(5, 4), Sphere(4))
+    zeros.reset_parameters()
+    assert torch.equal(zeros.weight, torch.eye(4)[0].expand(5, 4))
+
+
+@dataclass(frozen=True)
+class Punctured(Sphere):
+    """The sphere, as a user may write it: without a point for the zero vector."""
+
+    def nearest(self, X: torch.Tensor) -> torch.Tensor:
+        return X / X.norm(dim=-1, keepdim=True)
+
+
+@pytest.mark.errors
+def test_a_weight_without_a_nearest_point_is_refused():
+    """If `nearest` of a user's manifold is NaN, the weight does not become NaN."""
+    message = r"have a nearest point on Punctured\(n=3\); got .* 1 of 3 .*init='haar'"
+    layer = nn.Linear(3, 3)
+    with torch.no_grad():
+        layer.weight[1] = 0
+    with pytest.raises(ValueError, match=message):
+        isometry.constrain(layer, Punctured(3))
+    assert type(layer) is nn.Linear
+    isometry.constrain(layer, Punctured(3), init="haar")
+    assert Punctured(3).contains(layer.weight.detach()).all()
 
 
 @pytest.mark.errors

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import check_size
+from isometry._orthonormal import unit_vectors
 from isometry._torch import is_fake, transforms
 from isometry.groups._manifold import EXP, AbstractManifold
 from isometry.groups._maps import AbstractRetraction, RetractionLike
@@ -74,7 +75,9 @@ class Sphere(AbstractManifold):
         # to the tangent space
         with torch.no_grad():
             axis = torch.nn.functional.one_hot(Q.abs().argmin(-1), self.n).to(Q)
-            other = self.nearest(self.project(Q, axis))
+            other = self.project(Q, axis)
+            # not `nearest`: in S^0, `other` is zero, and the logarithm must be NaN
+            other = other / torch.linalg.vector_norm(other, dim=-1, keepdim=True)
         # more than the rounding error of `sine` for two opposite points
         rounding = 20 * self.n * torch.finfo(Q.dtype).eps
         opposite = (sine <= rounding) & (cosine < 0)
@@ -116,8 +119,13 @@ class Sphere(AbstractManifold):
         return self.retract(B, self.project(B, X), retraction)
 
     def nearest(self, X: Tensor) -> Tensor:
-        """`X` divided by its length; NaN for 0, which has no nearest point."""
-        return X / torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+        """`X` divided by its length; the zero vector goes to the origin.
+
+        Every unit vector is at distance 1 from the zero vector, so any could be chosen.
+        """
+        is_zero = (X == 0).all(-1, keepdim=True)
+        origin = self.origin(dtype=X.dtype, device=X.device)
+        return unit_vectors(torch.where(is_zero, origin, X))
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$|q^T q - 1|$."""

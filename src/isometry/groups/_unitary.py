@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 
 from isometry._checks import nan_unless_finite
-from isometry._orthonormal import identity, newton_schulz, unitarity_defect
+from isometry._orthonormal import (
+    identity,
+    newton_schulz,
+    unit_vectors,
+    unitarity_defect,
+)
 from isometry.groups._group import (
     AbstractClassicalGroup,
     AbstractUnrestrictedGroup,
@@ -172,7 +177,10 @@ class Torus(AbstractClassicalGroup):
     def nearest(self, X: Tensor) -> Tensor:
         """Diagonal matrix of the phases of the diagonal of `X`; a zero gets phase 1."""
         diagonal = X.diagonal(dim1=-2, dim2=-1)
-        phases = torch.where(diagonal == 0, 1, diagonal.sgn())
+        # not `diagonal.sgn()`, which is infinite for a subnormal number
+        pairs = torch.view_as_real(diagonal.resolve_conj())
+        phases = torch.view_as_complex(unit_vectors(pairs))
+        phases = torch.where(diagonal == 0, 1, phases)
         return torch.diag_embed(phases) + nan_unless_finite(X)
 
     def defect(self, Q: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from isometry._torch import is_fake
 from isometry.groups import AbstractManifold
 
 # takes the shape of the angles and a random generator, and returns the angles
@@ -36,7 +37,7 @@ def initial_point(
 ) -> Tensor:
     """The point nearest to `X`, or one that `init` draws, in the dtype of `X`."""
     if init is None:
-        return X if X.is_meta else manifold.nearest(X)
+        return X if X.is_meta else _nearest(manifold, X)
     batch = tuple(X.shape[: X.ndim - len(manifold.shape)])
     if init == "haar":
         cpu = manifold.random(*batch, generator=generator, dtype=X.dtype, device="cpu")
@@ -51,6 +52,20 @@ def initial_point(
             f"(shape, generator) -> angles; got {init!r}."
         )
     return _from_torus(manifold, batch, sampler, generator).to(X)
+
+
+def _nearest(manifold: AbstractManifold, X: Tensor) -> Tensor:
+    """The nearest point. Raises if a user's manifold returns NaN for a finite `X`."""
+    Q = manifold.nearest(X)
+    if is_fake(Q) or bool(Q.isfinite().all()) or not bool(X.isfinite().all()):
+        return Q
+    points = Q.reshape(-1, *manifold.shape).flatten(1)
+    bad = int((~points.isfinite()).any(-1).sum())
+    raise ValueError(
+        f"the weight must have a nearest point on {manifold}; got NaN or infinity from "
+        f"`nearest` for {bad} of {len(points)} points. Give the weight another value "
+        f"first, or draw the initial weight, for instance with `init='haar'`."
+    )
 
 
 def _from_torus(

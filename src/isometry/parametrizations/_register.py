@@ -199,8 +199,11 @@ def constrain(
 
     Leading axes of the weight are batch axes: every row of an embedding can be a point
     of `Sphere`, and every matrix of a stack a point of `SU`. The weight starts at the
-    point nearest to its current value, or where `init` says. A wide weight fits a
-    Stiefel manifold when its transpose does.
+    point nearest to its current value, or where `init` says. To a zero vector or matrix
+    many points are equally near; it starts at the origin, which is the identity matrix,
+    or $(1, 0, \ldots, 0)$ on a sphere. An embedding with a `padding_idx` is refused,
+    because its row of zeros must stay zero. A wide weight fits a Stiefel manifold when
+    its transpose does.
 
     Args:
         module: the module that owns the weight.
@@ -223,7 +226,8 @@ def constrain(
         TypeError: if the weight is not a parameter, or it is real and the manifold
             is complex, or the other way round.
         ValueError: if the shape does not fit, the weight is constrained already or not
-            finite, or an option does not fit. The module is left as it was.
+            finite, an option does not fit, or the weight has no nearest point on a
+            manifold of your own. The module is left as it was.
 
     References:
         [LM19]; [Lez19] for a moving base.

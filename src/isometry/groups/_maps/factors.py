@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 
 from isometry._operators import largest
-from isometry._orthonormal import after_newton_schulz, identity, newton_schulz
+from isometry._orthonormal import (
+    after_newton_schulz,
+    identity,
+    newton_schulz,
+    unit_vectors,
+)
 from isometry.groups._maps.abstract import LONG_STEP, AbstractMap, AbstractRetraction
 from isometry.groups._nearest import normal_part
 from isometry.linalg import householder, polar
@@ -41,8 +46,7 @@ class AbstractFactor(AbstractRetraction):
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
         """The sum `q + E`, divided by its length."""
-        X = q + E
-        return X / torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+        return unit_vectors(q + E)
 
 
 @dataclass(frozen=True)
