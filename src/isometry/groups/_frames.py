@@ -35,6 +35,12 @@ Vectors = dict[str, Tensor]
 # nearest orthonormal matrix may not be the point that the step should have reached
 _LOST = 0.1
 
+# After a step of this length or more, in radians, `BodyFrame` polishes points of groups
+# such as SU(n), because `settle` only makes them unitary. Shorter steps wait for the
+# next regular polish: after 15 steps of 3.14 radians, the defect was at most 0.13 times
+# the tolerance (eight groups, ten seeds, single and double precision).
+_HALF_TURN = math.pi
+
 # with fewer rows than this, `BodyFrame._move` avoids `baddbmm`, which is less accurate
 _FEW_ROWS = 32
 
@@ -142,7 +148,12 @@ class BodyFrame(AbstractFrame):
             # The rounding errors of this product are proportional to the size of Q, not
             # of the step. So remove them now, and not only at the next `polish`.
             P = Q @ self.group.algebra_retraction(A, retraction)
-            return settle(P, torch.linalg.matrix_norm(A))
+            length = torch.linalg.matrix_norm(A)
+            P = settle(P, length)
+            if self.group.is_unrestricted:
+                return P
+            is_long = largest(length, unknown=_HALF_TURN) >= _HALF_TURN
+            return self.group.polish(P) if is_long else P
         if Q.shape[-1] < _FEW_ROWS:
             # Not `baddbmm`: some BLAS libraries add the terms of the product to Q one
             # by one, and each addition causes a rounding error proportional to the size
