@@ -53,13 +53,17 @@ def test_minus_one_has_a_logarithm(group, default_device):
     assert float(group.border_distance(one, A)) == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.parametrize("gap", [0.0, 1e-15, 1e-14, 1e-13, 1e-12, 1e-8, 1e-4])
+@pytest.mark.parametrize(
+    "gap", [0.0, 1e-15, 1e-14, 1e-13, 1e-12, 1e-8, 1e-4, 0.05, 0.075, 0.1]
+)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_symplectic_logarithm_near_pi(n, gap, rng):
     """exp(log Q) = Q for two pairs of angles +-(pi - gap), with noise in all of Q.
 
     Rounding decided which eigenvectors belong to e^i theta and which to e^-i theta: for
-    gap 1e-14 and n = 2, |exp(log Q) - Q| was 2.8, and 3e-6 for 1e-13.
+    gap 1e-14 and n = 2, |exp(log Q) - Q| was 2.8, and 3e-6 for 1e-13. Rounding also
+    put theta on one side of the border of "near pi", which was 0.1, and -theta on the
+    other: a third of the logarithms raised.
     """
     group = Sp(n)
     for _ in range(10):

@@ -16,9 +16,9 @@ from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
 from isometry.linalg._skew import skew_eigh
 
-# Angles that are closer to pi or -pi than this get their signs from `Sp._sign`. A
-# smaller number would work too.
-_BORDER = 0.1
+# Angles near pi or -pi get their signs from `Sp._sign`. The largest distance that is
+# called near is between these two numbers. Smaller numbers would work too.
+_NEAR_PI = (0.05, 0.1)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Sp(AbstractClassicalGroup):
         """The logarithm that `algebra_log` defines, without its derivative."""
         A = logm_unitary(Q)
         theta, V, finite = skew_eigh(A)
-        border = (theta.abs() > math.pi - _BORDER)[..., None, :]
+        border = (theta.abs() > _largest_gap(theta))[..., None, :]
         if not is_fake(A) and not border.any():
             return A
         outer, inner = torch.where(border, V, 0), torch.where(border, 0, V)
@@ -154,6 +154,22 @@ def _quaternionic(P: Tensor, S: Tensor) -> Tensor:
     top = torch.cat([P, -S.conj()], -1)
     bottom = torch.cat([S, P.conj()], -1)
     return torch.cat([top, bottom], -2).resolve_conj()
+
+
+def _largest_gap(theta: Tensor) -> Tensor:
+    r"""The middle of the largest gap between the $|\theta|$ just below $\pi$.
+
+    If the border were a fixed number, rounding could put $\theta$ on one side and
+    $-\theta$ on the other, or separate two equal angles, whose eigenvectors are mixed.
+    Then the eigenvectors on one side would not span a quaternionic subspace.
+    """
+    low, high = (math.pi - distance for distance in reversed(_NEAR_PI))
+    ascending = theta.abs().clamp(low, high).sort(-1).values
+    ends = torch.nn.functional.pad(ascending, (1, 0), value=low)
+    ends = torch.nn.functional.pad(ends, (0, 1), value=high)
+    gaps = ends.diff(dim=-1)
+    index = gaps.argmax(-1, keepdim=True)
+    return ends.gather(-1, index) + gaps.gather(-1, index) / 2
 
 
 def _generic(n: int) -> Tensor:
