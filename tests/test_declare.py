@@ -99,6 +99,32 @@ def test_a_copy_of_a_constrained_weight_may_become_plain():
     torch.optim.SGD(layer.parameters(), lr=0.1).step()
 
 
+@pytest.mark.parametrize("leave", [True, False])
+@pytest.mark.parametrize("declares_another", [True, False])
+def test_a_constraint_that_torch_removed_is_forgotten(declares_another, leave):
+    """After torch's `remove_parametrizations` the weight is plain, on no manifold.
+
+    `manifold_of` still returned O(3), and SGD with `param_groups` raised. If the module
+    also has a declared parameter, that one is still refused.
+    """
+    layer = isometry.orthogonal(nn.Linear(3, 3))
+    if declares_another:
+        layer.Q = nn.Parameter(torch.eye(3))
+        declare(layer, "Q", SO(3))
+    assert manifold_of(layer) == O(3)
+    nn.utils.parametrize.remove_parametrizations(
+        layer, "weight", leave_parametrized=leave
+    )
+    assert manifold_of(layer) is None
+    plain = isometry.param_groups(layer, lr=0.1)[0]
+    assert {id(p) for p in plain["params"]} == {id(layer.weight), id(layer.bias)}
+    layer(torch.ones(3)).square().sum().backward()
+    torch.optim.SGD([plain]).step()
+    if declares_another:
+        with pytest.raises(TypeError, match=r"which ignores the SO\(n=3\) of"):
+            torch.optim.SGD(layer.parameters(), lr=0.1).step()
+
+
 def test_a_module_without_declarations_keeps_no_trace():
     """A module without declarations has no trace of them.
 

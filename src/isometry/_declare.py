@@ -36,12 +36,14 @@ class Declarations:
     Args:
         parameters: the dictionary in which torch stores the module's parameters.
         manifolds: maps the names of tensors to their manifolds.
-        guarded: whether optimizers that ignore the manifolds raise before a step.
+        guarded: the names that `declare` has recorded. Optimizers that ignore the
+            manifolds of these parameters raise before a step. The other names are
+            constrained weights, which are not parameters.
     """
 
     parameters: dict[str, nn.Parameter | None]
     manifolds: dict[str, AbstractManifold]
-    guarded: bool
+    guarded: frozenset[str]
 
     def __post_init__(self) -> None:
         if self.guarded:
@@ -139,20 +141,30 @@ def record(
     """Write a declaration without checks, or remove it if `manifold` is None."""
     before = vars(module).pop(_ATTRIBUTE, None)
     manifolds = {} if before is None else dict(before.manifolds)
+    names = frozenset() if before is None else before.guarded - {name}
     manifolds.pop(name, None)
     if manifold is not None:
         manifolds[name] = manifold
     # A module without declarations does not get the attribute. So after
     # `isometry.fold`, a pickled module can be loaded where isometry is not installed.
     if manifolds:
-        guarded = guarded or (before is not None and before.guarded)
-        new = Declarations(vars(module)["_parameters"], manifolds, guarded)
+        names = names | {name} if guarded else names
+        new = Declarations(vars(module)["_parameters"], manifolds, names)
         setattr(module, _ATTRIBUTE, new)
 
 
 def _manifolds(module: nn.Module) -> dict[str, AbstractManifold]:
     declarations = getattr(module, _ATTRIBUTE, None)
-    return {} if declarations is None else declarations.manifolds
+    if declarations is None:
+        return {}
+    # After torch's `remove_parametrizations`, a weight that was constrained is a plain
+    # parameter, on no manifold. Torch does not tell us that it removes a constraint.
+    parameters = vars(module)["_parameters"]
+    return {
+        name: manifold
+        for name, manifold in declarations.manifolds.items()
+        if name in declarations.guarded or parameters.get(name) is None
+    }
 
 
 def manifold_of(module: nn.Module, name: str = "weight") -> AbstractManifold | None:
@@ -217,7 +229,8 @@ def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         id(declarations.parameters[name]): manifold
         for declarations in _GUARDED
         for name, manifold in declarations.manifolds.items()
-        if declarations.parameters.get(name) is not None
+        if name in declarations.guarded
+        and declarations.parameters.get(name) is not None
     }
     for i, group in enumerate(optimizer.param_groups):
         option = group.get("manifold")
