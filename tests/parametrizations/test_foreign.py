@@ -10,7 +10,8 @@ from isometry.groups import Exp
 from isometry.linalg import polar
 from tests.helpers import shifted_seed
 
-SHAPES = [(6, 6), (8, 3), (3, 8), (2, 5, 5)]
+RECTANGULAR = [(8, 3), (3, 8)]
+SHAPES = [(6, 6), *RECTANGULAR, (2, 5, 5)]
 
 
 class Weights(nn.Module):
@@ -72,7 +73,7 @@ def test_checkpoints_of_geotorch(triv, shape):
     torch.manual_seed(shifted_seed(0))
     peer = Weights(shape, torch.float64)
     geotorch.orthogonal(peer, "weight", triv)
-    model = loaded(trained(peer), "exp" if triv == "expm" else "cayley")
+    model = loaded(trained(peer), "exp", retraction=triv)
     assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
 
 
@@ -92,12 +93,37 @@ def test_a_layer_with_a_reach_loads_checkpoints_of_the_exponential():
     """
     torch.manual_seed(shifted_seed(0))
     peer = trained(parametrizations.orthogonal(Weights((5, 5), torch.float64)))
-    model = loaded(peer, Exp(reach=0.1))
+    model = loaded(peer, Exp(reach=0.1), retraction=Exp(reach=0.1))
     assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("ours", ["exp", "cayley", "householder"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    "theirs", ["matrix_exp", "cayley", "householder", "geotorch", None]
+)
+def test_the_map_of_a_checkpoint_is_never_guessed(theirs, shape, ours):
+    """A checkpoint does not say which map made it, so the map must be named.
+
+    The map of our own constraint used to be assumed for square weights. A checkpoint of
+    torch's square "householder" gave a weight that was off by up to 1.7, silently.
+    """
+    torch.manual_seed(shifted_seed(0))
+    peer = Weights(shape, torch.float64)
+    if theirs == "geotorch":
+        geotorch.orthogonal(peer, "weight", "cayley")
+    else:
+        parametrizations.orthogonal(peer, orthogonal_map=theirs)
+    # before the first step all coordinates are zero, and all maps give the base
+    assert_close(loaded(peer, ours).weight, peer.weight, rtol=0, atol=1e-13)
+    default = "householder" if theirs != "geotorch" and shape in RECTANGULAR else "exp"
+    message = rf"must be given for 'weight'.*differ by .*'{default}'\}}, the default"
+    with pytest.raises(ValueError, match=message):
+        loaded(trained(peer), ours)
+
+
 def test_the_default_map_of_torch_is_not_guessed():
-    """The map must be named for a checkpoint of torch's default.
+    """The map must be named for each weight of a checkpoint of torch's defaults.
 
     torch takes exp for square weights and reflections for others, and does not record
     it. A first version took exp for both: the keys matched, and the weight was wrong.
@@ -114,11 +140,14 @@ def test_the_default_map_of_torch_is_not_guessed():
         isometry.orthogonal(nn.Linear(5, 5, dtype=torch.float64)),
         isometry.orthogonal(nn.Linear(5, 9, dtype=torch.float64)),
     )
-    with pytest.raises(ValueError, match=r"`retraction` must be given for '1\.weight'"):
-        isometry.load_foreign(model, peer.state_dict())
-    isometry.load_foreign(
-        model, peer.state_dict(), retraction={"1.weight": "householder"}
-    )
+    names = {"0.weight": "exp", "1.weight": "householder"}
+    for key in names:
+        others = {name: phi for name, phi in names.items() if name != key}
+        with pytest.raises(
+            ValueError, match=rf"`retraction` must be given for '{key}'"
+        ):
+            isometry.load_foreign(model, peer.state_dict(), retraction=others)
+    isometry.load_foreign(model, peer.state_dict(), retraction=names)
     for ours, theirs in zip(model, peer, strict=True):
         assert_close(ours.weight, theirs.weight, rtol=0, atol=1e-13)
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from isometry._checks import unitary_bound
+from isometry._dtypes import in_float32_or_wider
 from isometry.groups import AbstractMap, AbstractRetraction, Cayley, Exp, Householder
 from isometry.groups._maps import MapLike, parse_map
 from isometry.parametrizations._coordinates import Constrained, constrained
@@ -62,19 +64,19 @@ def load_foreign(
     by gate, and the sum of torch's two biases. If the weights were not rotations, the
     result is a different network, which needs more training.
 
-    Everything else loads as with `module.load_state_dict`. The checkpoint does not say
-    which map it was made with, so `load_foreign` assumes the map of our constraint. You
-    must name the map only for rectangular weights from torch, because torch's default
-    for them is "householder". Torch and geotorch treat the kernel of a convolution as
-    many small matrices. That is a different constraint, so such a checkpoint is
-    refused.
+    Everything else loads as with `module.load_state_dict`. A checkpoint from torch or
+    geotorch does not say which map it was made with, so you must name the map, unless
+    all maps give the same weight, as they do before training. The default is "exp",
+    except for rectangular real weights in torch, where it is "householder". Torch and
+    geotorch treat the kernel of a convolution as many small matrices. That is a
+    different constraint, so such a checkpoint is refused.
 
     Args:
         module: a model whose weights `isometry` constrains.
         state_dict: the checkpoint, as `torch.load(..., weights_only=True)` returns it.
-        retraction: "exp", "cayley" or "householder" for all weights, or a mapping from
-            the names of weights (`{"0.weight": "householder"}`); None for the map of
-            the constraint.
+        retraction: the map of a checkpoint from torch or geotorch: "exp", "cayley" or
+            "householder" for all weights, or a mapping from the names of weights
+            (`{"0.weight": "householder"}`). The map of our constraint may be another.
         strict: as in `load_state_dict`.
 
     Returns:
@@ -185,14 +187,6 @@ def _peer_weight(
         return None
     X = state.pop(f"{holder}original")
     base = state.pop(f"{holder}0.base", None)
-    own = entry.constraint.retraction
-    is_ambiguous = choice is None and isinstance(own, AbstractRetraction)
-    if is_ambiguous and _is_rectangular_in_torch(X):
-        raise ValueError(
-            f"`retraction` must be given for {entry.key!r}, a rectangular weight of "
-            f"torch's `orthogonal`, where the default is 'householder'; got None. "
-            f"Pass {{{entry.key!r}: 'householder'}}, or the map that was chosen."
-        )
     wide = X.shape[-2] < X.shape[-1]
     n = max(X.shape[-2:])
     if base is not None and tuple(base.shape) != (*X.shape[:-2], n, n):
@@ -201,7 +195,9 @@ def _peer_weight(
             f"{tuple(base.shape)}. Load a checkpoint from torch's `orthogonal` or "
             f"from geotorch."
         )
-    Q = _peer_columns(_peer_map(choice or own), X.mT if wide else X)
+    X = X.mT if wide else X
+    phi = _map_if_certain(entry.key, X) if choice is None else _peer_map(choice)
+    Q = _peer_columns(phi, X)
     if base is None:
         _log.warning(_NO_BASE, entry.key)
     else:
@@ -221,13 +217,29 @@ def _peer_weight(
     return W
 
 
-def _is_rectangular_in_torch(X: Tensor) -> bool:
-    """Whether `X` looks like torch's coordinates of a rectangular weight.
+def _map_if_certain(key: str, X: Tensor) -> AbstractMap:
+    """A map that torch or geotorch may have used. Raises if the maps disagree.
 
-    The diagonal of such coordinates consists of 1 and -1.
+    Torch and geotorch store the same keys for all maps. In torch, the diagonal of the
+    coordinates consists of 1 and -1, whatever the map; geotorch has no reflections.
     """
+    X = in_float32_or_wider(X)
     diagonal = X.diagonal(dim1=-2, dim2=-1)
-    return X.shape[-2] != X.shape[-1] and bool((diagonal.abs() == 1).all())
+    in_torch = not X.is_complex() and bool((diagonal.abs() == 1).all())
+    maps = _PEER_MAPS if in_torch else _PEER_MAPS[:2]
+    first, *others = (_peer_columns(phi, X) for phi in maps)
+    spread = max(float(torch.linalg.vector_norm(Q - first)) for Q in others)
+    # NaN is not above the bound; another check refuses it
+    if spread > unitary_bound(X.shape[-2], X.dtype):
+        default = Householder() if in_torch and X.shape[-2] > X.shape[-1] else Exp()
+        raise ValueError(
+            f"`retraction` must be given for {key!r}, because the checkpoint does not "
+            f"say which map it was made with, and the weights by "
+            f"{', '.join(phi.name for phi in maps)} differ by {spread:.1e}; got None. "
+            f"Pass {{{key!r}: {default.name!r}}}, the default, or the map that was "
+            f"chosen."
+        )
+    return maps[0]
 
 
 def _peer_map(value: MapLike) -> AbstractMap:
