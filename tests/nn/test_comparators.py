@@ -147,6 +147,25 @@ def test_chunks_change_nothing_but_memory(case, rng):
     assert_close(results[0], results[1])
 
 
+def test_chunks_inside_a_transform(case, rng):
+    """Inside `torch.func.grad` and `vmap`, chunks do not change the gradient.
+
+    `URNN` and `EURNN` used to raise, since both transforms refuse to recompute a chunk.
+    """
+    network = shaken(case.network(last_only=True), rng)
+    x = torch.randn(5, 2, INPUTS, dtype=torch.float64, generator=rng)
+
+    def loss(x: Tensor) -> Tensor:
+        return (network(x)[1].abs() ** 2).sum()
+
+    expected = torch.func.grad(loss)(x)
+    network.chunk = 2
+    assert_close(torch.func.grad(loss)(x), expected)
+    several = x[None].requires_grad_()
+    (G,) = torch.autograd.grad(torch.func.vmap(loss)(several).sum(), several)
+    assert_close(G[0], expected)
+
+
 def test_layers_and_directions(case, rng):
     """Two layers with two directions have torch's shapes.
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from isometry._backend import TimeSteps
 from isometry._backend.nonlinearities import Sigma, complex_modrelu, smooth_modrelu
 from isometry._orthonormal import identity
-from isometry._torch import autocast_off
+from isometry._torch import autocast_off, transforms
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
 from isometry.nn._scan import Weights, input_drive, scan_field
 from isometry.nn._sequence import Pass
@@ -198,7 +198,7 @@ class AbstractLoopCell(AbstractComparatorCell):
                     states.append(h)
                 return torch.cat(states)
 
-            if last_only and chunk is not None:
+            if last_only and chunk is not None and _can_recompute():
                 return None, (_chunked(states_of, x, h0, time_steps, chunk),)
             H = states_of(x, h0, time_steps)
             return (None if last_only else H), (time_steps.last(H),)
@@ -282,6 +282,15 @@ class AbstractComparator(AbstractRecurrent):
 # attributes: otherwise the `device` of every layer would be None.
 for _option in ("device", "dtype", "generator"):
     delattr(AbstractComparator, _option)
+
+
+def _can_recompute() -> bool:
+    """Whether a backward pass can compute states again instead of reading saved ones.
+
+    The transforms of torch.func do not support this: `grad` refuses the hooks on saved
+    tensors, and a backward pass outside of `vmap` cannot repeat what happened inside.
+    """
+    return torch.compiler.is_compiling() or not transforms()
 
 
 def _chunked(
