@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
+import isometry
+from isometry import manifold_of
 from isometry.nn import ExpGRU, ExpLSTM, ExpRNN, ExpRNNCell
 from tests.nn.comparators import CASES
 
@@ -117,6 +120,29 @@ def test_comparators_draw_their_first_values_again(name):
     assert all(p is before[key] for key, p in network.named_parameters())
     drawn = [key for key in new if not torch.equal(first[key], second[key])]
     assert any("weight_ih" in key for key in drawn)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"), [("full", ["weight_hh"]), ("spectral", ["U", "V"])]
+)
+def test_a_constrained_comparator_draws_its_first_values_again(name, weights):
+    """After `constrain`, the weights are drawn as before, and stay constrained.
+
+    `reset_parameters` used to raise a TypeError.
+    """
+    network = CASES[name].network(generator=None)
+    cell = network.cells[0]
+    for weight in weights:
+        isometry.constrain(cell, weight, manifold_of(cell, weight))
+    before = dict(network.named_parameters())
+    state = reset(network, 1)
+    torch.manual_seed(1)
+    (new,) = CASES[name].network(generator=None).cells
+    for key, X in new.named_parameters():
+        # an orthogonal matrix is polished, which changes only its rounding errors
+        assert_close(getattr(cell, key), X)
+    assert all(f"cells.0.parametrizations.{key}.original" in state for key in weights)
+    assert all(p is before[key] for key, p in network.named_parameters())
 
 
 def test_a_comparator_in_half_precision_on_meta():

@@ -21,6 +21,8 @@ from isometry._torch import autocast_off, transforms
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
 from isometry.nn._scan import Weights, input_drive, scan_field
 from isometry.nn._sequence import Pass
+from isometry.parametrizations._coordinates import coordinates_of
+from isometry.parametrizations._fold import fold
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,18 @@ class AbstractComparatorCell(AbstractCell):
     def reset_parameters(self) -> None:
         """Draw new values for all parameters, from torch's default generator."""
         # Draw new parameters in a copy of this cell, and copy back only their values.
-        # An optimizer may hold the parameters of this cell, so do not replace them.
-        twin = copy.deepcopy(self)
+        # An optimizer may hold the parameters of this cell, so do not replace them. A
+        # constrained weight cannot be replaced by a parameter, so fold the copy.
+        twin = fold(copy.deepcopy(self))
         twin.draw_parameters(Draw("cpu", torch.float64))
         values = twin.state_dict()
         for name, X in self.state_dict().items():
-            X.copy_(values[name])
+            if name in values:
+                X.copy_(values[name])
+        # During this method, a constrained weight is a plain parameter. At the end, its
+        # constraint starts from the new values.
+        for name in coordinates_of(self):
+            getattr(self, name).copy_(values[name])
 
     @abstractmethod
     def state_map(self) -> LinearFunction:
