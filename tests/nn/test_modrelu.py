@@ -1,10 +1,17 @@
 """modReLU: sigma(z) = z / |z| max(|z| + b, 0)."""
 
+import math
+
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
+from isometry._backend import TimeSteps
+from isometry._backend.constants import Sigma
 from isometry.nn import ModReLU
+from isometry.nn._scan import Weights, scan
+from isometry.nn._sequence import Pass
 from tests.helpers import DTYPES, random_unitary
 
 
@@ -66,6 +73,48 @@ def test_gradient(dtype, rng):
 
     assert torch.autograd.gradcheck(call, (z, b))
     assert torch.autograd.gradgradcheck(call, (z, b))
+
+
+def scanned(sigma: Sigma, z: Tensor, b: Tensor, G: Tensor) -> list[Tensor]:
+    """The result of one time step of the scan, and the gradients for z and b."""
+    zero, eye = torch.zeros_like(z), torch.eye(z.shape[1], dtype=z.dtype)
+    z, b = z.clone().requires_grad_(), b.clone().requires_grad_()
+    weights = Weights(eye, torch.zeros_like(eye), b, sigma, epsilon=1e-5)
+    _, h = scan(z, weights, zero, Pass(TimeSteps((len(z),)), last_only=True))
+    return [h.detach(), *torch.autograd.grad(h, (z, b), G)]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "dtype", "power"),
+    [
+        ("complex_modrelu", torch.float32, -100),
+        ("complex_modrelu", torch.float32, -66),
+        ("complex_modrelu", torch.float32, 66),
+        ("complex_modrelu", torch.float32, 120),
+        ("complex_modrelu", torch.float64, -900),
+        ("complex_modrelu", torch.float64, -550),
+        ("complex_modrelu", torch.float64, 550),
+        ("complex_modrelu", torch.float64, 1000),
+        ("smooth_modrelu", torch.float32, 66),
+        ("smooth_modrelu", torch.float32, 120),
+        ("smooth_modrelu", torch.float64, 1000),
+    ],
+)
+def test_tiny_and_huge_numbers(sigma, dtype, power, engine, rng):
+    """With the threshold sb, sigma(sz) is s sigma(z), and its gradient does not change.
+
+    In C, |z|^2 used to be zero in float32 for |z| = 1e-20, so a layer without a bias
+    returned zeros, and infinite for 1e20, so it returned NaN. At such sizes, the
+    epsilon of smooth modReLU has no effect.
+    """
+    angle = 2 * math.pi * torch.rand(7, 33, dtype=dtype, generator=rng)
+    modulus = 0.5 + torch.rand(7, 33, dtype=dtype, generator=rng)
+    z = torch.view_as_real(torch.polar(modulus, angle)).flatten(1)
+    b = 0.6 * torch.rand(33, dtype=dtype, generator=rng) - 0.3
+    G = torch.randn(z.shape, dtype=dtype, generator=rng)
+    h, dz, db = scanned(sigma, 2.0**power * z, 2.0**power * b, G)
+    expected = scanned("complex_modrelu", z, b, G)
+    assert_close([2.0**-power * h, dz, db], expected)
 
 
 def test_starts_near_the_identity():

@@ -4,6 +4,7 @@ A state is a row of real numbers. A complex state is a row of pairs of real and
 imaginary parts.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -96,19 +97,18 @@ def _complex_modrelu_adjoint_(
 def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
     r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$, complex z.
 
-    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU.
+    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU. The result is
+    NaN if $|z|^2$ overflows, in float32 above $|z| = 10^{19}$. An m without overflow
+    would take half again as long.
     """
-    m = _smooth_modulus(z, epsilon)
+    m = (z.real.square() + z.imag.square() + epsilon).sqrt()
     return z * (torch.relu(m + b) / (m + epsilon))
-
-
-def _smooth_modulus(z: Tensor, epsilon: float) -> Tensor:
-    return (z.real.square() + z.imag.square() + epsilon).sqrt()
 
 
 def _smooth_modrelu_(z: Tensor, b: Tensor, smoothing: tuple[float, Tensor]) -> None:
     Z, (epsilon, m) = complex_rows(z), smoothing
-    m.copy_(_smooth_modulus(Z, epsilon))
+    # unlike |z|^2, this cannot overflow
+    torch.hypot(Z.abs(), m.new_full((), math.sqrt(epsilon)), out=m)
     Z.mul_(torch.relu(m + b) / (m + epsilon))
 
 
@@ -116,15 +116,17 @@ def _smooth_modrelu_adjoint_(
     d: Tensor, h: Tensor, b: Tensor, db: Tensor, smoothing: tuple[float, Tensor]
 ) -> None:
     H, D, (epsilon, m) = complex_rows(h), complex_rows(d), smoothing
-    # h = g z with g = (m + b) / (m + epsilon), so z = h / g
-    g = torch.relu(m + b) / (m + epsilon)
+    # h = g z with g = (m + b) / (m + epsilon)
+    size = torch.relu(m + b)
+    g = size / (m + epsilon)
     D.masked_fill_(g == 0, 0.0)
-    z = H / torch.where(g == 0, 1.0, g)
-    dot = (z.real * D.real + z.imag * D.imag) / (m + epsilon)
+    # z / (m + epsilon), which is h / (m + b)
+    z = H / torch.where(g == 0, 1.0, size)
+    dot = z.real * D.real + z.imag * D.imag
     db += dot.sum(0)
-    # the derivative of g with respect to m, times 1 / m, is the first factor over `dot`
-    slope = (epsilon - b) / ((m + epsilon) * m)
-    D.mul_(g).add_(z * (slope * dot))
+    # The derivative of g with respect to m, times 1 / m, is the first factor divided by
+    # (m + epsilon)^2: once in z, and once in `dot`.
+    D.mul_(g).add_(z * ((epsilon - b) / m * dot))
 
 
 def real_rows(x: Tensor) -> Tensor:

@@ -54,6 +54,16 @@ static inline REAL NAME(tanh)(REAL x)
     return COPYSIGN(((1 - power) - power * p) / ((1 + power) + power * p), x);
 }
 
+/* A power of two k such that (k x)^2 + (k y)^2 neither overflows nor loses digits because
+ * subnormal numbers are zero. Products with k and 1 / k, which is written to `inverse`, are
+ * exact. Compilers vectorize this code, but not hypot. */
+static inline REAL NAME(scale)(REAL x, REAL y, REAL *inverse)
+{
+    const REAL size = MAX(FABS(x), FABS(y));
+    *inverse = size > LARGE ? 1 / SHRINK : size < SMALL ? 1 / ENLARGE : 1;
+    return size > LARGE ? SHRINK : size < SMALL ? ENLARGE : 1;
+}
+
 /* Overwrites the rows z of H, from row `first` on, with h = sigma(z). */
 static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, long rows)
 {
@@ -85,8 +95,11 @@ static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, lon
     case ISOMETRY_COMPLEX_MODRELU:
         for (long row = 0; row < rows; row++, h += n)
             for (long i = 0; i < n / 2; i++) {
-                const REAL x = h[2 * i], y = h[2 * i + 1];
-                const REAL m = SQRT(x * x + y * y), l = m + b[i];
+                REAL inverse;
+                const REAL k = NAME(scale)(h[2 * i], h[2 * i + 1], &inverse);
+                const REAL x = k * h[2 * i], y = k * h[2 * i + 1];
+                /* m is k |z|, and l is |z| + b */
+                const REAL m = SQRT(x * x + y * y), l = m * inverse + b[i];
                 /* zero stays zero, unless b is NaN */
                 const REAL s = l <= 0 ? 0 : m == 0 ? 0 * l : l / m;
                 h[2 * i] = s * x;
@@ -99,7 +112,12 @@ static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, lon
         for (long row = 0; row < rows; row++, h += n, moduli += n / 2)
             for (long i = 0; i < n / 2; i++) {
                 const REAL x = h[2 * i], y = h[2 * i + 1];
-                const REAL m = SQRT(x * x + y * y + epsilon), l = m + b[i];
+                /* scale as for modReLU, but only down, so that k^2 epsilon is finite */
+                const REAL size = MAX(FABS(x), FABS(y));
+                const REAL k = size > LARGE ? SHRINK : 1, u = k * x, v = k * y;
+                const REAL inverse = size > LARGE ? 1 / SHRINK : 1;
+                const REAL m = SQRT(u * u + v * v + k * k * epsilon) * inverse;
+                const REAL l = m + b[i];
                 const REAL s = l <= 0 ? 0 : l / (m + epsilon);
                 h[2 * i] = s * x;
                 h[2 * i + 1] = s * y;
@@ -143,15 +161,19 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
     case ISOMETRY_COMPLEX_MODRELU:
         for (long row = 0; row < rows; row++, h += n, d += n)
             for (long i = 0; i < n / 2; i++) {
-                const REAL x = h[2 * i], y = h[2 * i + 1];
+                REAL unused;
+                const REAL k = NAME(scale)(h[2 * i], h[2 * i + 1], &unused);
+                const REAL x = k * h[2 * i], y = k * h[2 * i + 1];
+                /* l is k |h| */
                 const REAL l = SQRT(x * x + y * y), inverse = l == 0 ? 0 : 1 / l;
                 const REAL c = x * inverse, s = y * inverse;
                 /* the derivative is 1 along h, and |h| / (|h| - b) orthogonally to h */
                 const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                /* m is |z|, computed as |h| - b. If |z| is tiny, it was lost to rounding
-                 * when b was added, so m is at least EPSILON |h|. */
-                const REAL m = MAX(l - b[i], EPSILON * l);
-                const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
+                /* m is k |z|, computed as k (|h| - b). If |z| is tiny, it was lost to
+                 * rounding when b was added, so m is at least EPSILON k |h|. */
+                const REAL m = MAX(l - k * b[i], EPSILON * l);
+                const REAL turn = c * d[2 * i + 1] - s * d[2 * i];
+                const REAL across = l == 0 ? 0 : turn * (l / m);
                 d[2 * i] = c * along - s * across;
                 d[2 * i + 1] = s * along + c * across;
                 db[i] += along;
@@ -161,13 +183,15 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
         const REAL epsilon = (REAL)r->epsilon, *moduli = r->moduli + first * (n / 2);
         for (long row = 0; row < rows; row++, h += n, d += n, moduli += n / 2)
             for (long i = 0; i < n / 2; i++) {
-                /* h = g z with g = (m + b) / (m + epsilon), so z = h / g */
-                const REAL m = moduli[i], l = m + b[i], inverse = 1 / (m + epsilon);
-                const REAL g = l <= 0 ? 0 : l * inverse, back = g == 0 ? 0 : 1 / g;
+                /* h = g z with g = (m + b) / (m + epsilon) */
+                const REAL m = moduli[i], l = m + b[i];
+                const REAL g = l <= 0 ? 0 : l / (m + epsilon), back = g == 0 ? 0 : 1 / l;
+                /* x and y are the parts of z / (m + epsilon), which is h / (m + b) */
                 const REAL x = h[2 * i] * back, y = h[2 * i + 1] * back;
-                const REAL dot = (x * d[2 * i] + y * d[2 * i + 1]) * inverse;
-                /* the derivative of g with respect to m, times 1 / m */
-                const REAL slope = (epsilon - b[i]) * inverse / m;
+                const REAL dot = x * d[2 * i] + y * d[2 * i + 1];
+                /* The derivative of g with respect to m, times 1 / m, is `slope` divided
+                 * by (m + epsilon)^2: once in x and y, and once in `dot`. */
+                const REAL slope = (epsilon - b[i]) / m;
                 d[2 * i] = g == 0 ? 0 : g * d[2 * i] + slope * dot * x;
                 d[2 * i + 1] = g == 0 ? 0 : g * d[2 * i + 1] + slope * dot * y;
                 db[i] += g == 0 ? 0 : dot;
