@@ -5,6 +5,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from isometry._checks import check_flags
+from isometry._dtypes import PRECISIONS
 from isometry.nn._sequence import Pass, Rows, check_rows, in_dtype_of, read
 
 # the tensors (batch, n) that make up a state; the first one is the output
@@ -76,9 +78,43 @@ class AbstractCell(nn.Module):
         through the result to the parameters of the cell.
         """
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        return super()._apply(partial(_in_same_field, fn), recurse)
+
     def extra_repr(self) -> str:
         """The sizes."""
         return f"{self.input_size}, {self.hidden_size}"
+
+
+def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+    """Apply a conversion such as `t.double()` to `X`, which stays real or complex.
+
+    torch's `Module.double` leaves complex tensors alone, and `Module.to` makes all
+    tensors real, or all complex. A cell may have both kinds, in the same precision.
+
+    Raises:
+        TypeError: if `X` is complex, and the conversion is one to half precision.
+    """
+    if not (X.is_floating_point() or X.is_complex()):
+        return fn(X)
+
+    def converted(dtype: torch.dtype) -> torch.dtype:
+        return fn(torch.empty(0, dtype=dtype, device=X.device)).dtype
+
+    precision = converted(X.dtype.to_real()).to_real()
+    if X.is_complex() and precision not in PRECISIONS:
+        raise TypeError(
+            f"`dtype` must be torch.float32 or torch.float64 for a layer with complex "
+            f"parameters; got {precision}. Leave this layer as it is, and call it "
+            f"inside `torch.autocast`, which converts its input."
+        )
+    # convert `X` itself if possible: a sharded tensor has no view as pairs
+    if converted(X.dtype) == (precision.to_complex() if X.is_complex() else precision):
+        return fn(X)
+    pairs = torch.view_as_real(X.resolve_conj()) if X.is_complex() else X
+    new = fn(pairs)
+    new = new.real.clone() if new.is_complex() else new
+    return torch.view_as_complex(new) if X.is_complex() else new
 
 
 def is_positive(size: Any) -> bool:
