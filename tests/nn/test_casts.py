@@ -10,7 +10,9 @@ from torch import nn
 from torch.testing import assert_close
 
 import isometry
+from isometry._declare import declared_parameters
 from isometry.nn import ExpGRU, ExpLSTM, ExpRNN, ExpRNNCell
+from isometry.optim import RiemannianAdam
 from tests.nn.comparators import CASES
 
 # torch warns about every cast to a complex dtype
@@ -82,6 +84,32 @@ def test_a_cast_changes_the_precision_of_all_numbers(name, cast, rng):
         assert_close(X, narrow[key], rtol=0, atol=1e-6)
     for p in layer.parameters():
         assert p.grad is None or p.grad.dtype == p.dtype
+
+
+@pytest.mark.parametrize("name", ["full", "spectral"])
+def test_declared_weights_are_points_in_the_wider_dtype(name, rng):
+    """After `double`, declared weights are points up to rounding errors of float64.
+
+    Their rounding errors of float32 used to stay, so no optimizer accepted them. A
+    weight that was off its manifold is left as it is.
+    """
+    layer = LAYERS[name]()
+    key = declared_parameters(layer)[0][0]
+    other = copy.deepcopy(layer)
+    layer.double()
+    for _, Q, manifold in declared_parameters(layer):
+        manifold.check_point(Q.detach(), name="Q")
+    optimizer = RiemannianAdam(isometry.param_groups(layer, lr=0.01))
+    x = torch.randn(4, 2, 3, dtype=torch.float64, generator=rng)
+    layer(x)[0].abs().square().sum().backward()
+    optimizer.step()
+
+    off = other.get_parameter(key)
+    with torch.no_grad():
+        off.mul_(1.1)
+    before = off.detach().clone()
+    other.double()
+    assert torch.equal(off, before.to(off.dtype))
 
 
 @pytest.mark.parametrize("name", ["exp unitary", "scurnn", "urnn", "lie"])

@@ -14,7 +14,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from isometry._checks import check_flags
+from isometry._declare import declared_parameters, points
 from isometry._dtypes import PRECISIONS
+from isometry._torch import is_fake, is_wrapper
+from isometry.groups import AbstractManifold
 from isometry.nn._sequence import Pass, Rows, check_rows, in_dtype_of, read
 
 # the tensors (batch, n) that make up a state; the first one is the output
@@ -79,7 +82,11 @@ class AbstractCell(nn.Module):
         """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        return super()._apply(partial(_in_same_field, fn), recurse)
+        before = {key: p.dtype for key, p, _ in declared_parameters(self)}
+        super()._apply(partial(_in_same_field, fn), recurse)
+        for key, p, manifold in declared_parameters(self):
+            _polish(points(p.detach(), manifold), manifold, before[key])
+        return self
 
     def extra_repr(self) -> str:
         """The sizes."""
@@ -115,6 +122,19 @@ def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
     new = fn(pairs)
     new = new.real.clone() if new.is_complex() else new
     return torch.view_as_complex(new) if X.is_complex() else new
+
+
+def _polish(Q: Tensor, manifold: AbstractManifold, before: torch.dtype) -> None:
+    """Remove the rounding errors of a point that was cast from the dtype `before`.
+
+    A `Q` that was not a point in that dtype does not change.
+    """
+    wider = torch.finfo(Q.dtype).eps < torch.finfo(before).eps
+    if not wider or is_fake(Q) or is_wrapper(Q):
+        return
+    if manifold.worst_defect(Q) <= manifold.tolerance(before):
+        # each pass squares the defect, so a single pass would not suffice
+        Q.copy_(manifold.polish(manifold.polish(Q)))
 
 
 def is_positive(size: Any) -> bool:
