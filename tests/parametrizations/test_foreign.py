@@ -211,9 +211,9 @@ def test_nothing_is_loaded_from_a_bad_checkpoint():
         isometry.load_foreign(model, peer, retraction="pade-3")
     # a misspelled name used to be ignored, and the map of the constraint was assumed
     with pytest.raises(
-        ValueError, match=r"only constrained .* got \['wieght'\]\. .* \['weight'\]\."
+        ValueError, match=r"only constrained .* got \['kernel'\]\. .* \['weight'\]\."
     ):
-        isometry.load_foreign(model, peer, retraction={"wieght": "cayley"})
+        isometry.load_foreign(model, peer, retraction={"kernel": "cayley"})
     after = model.state_dict()
     assert all(torch.equal(after[k], before[k]) for k in before)
 
