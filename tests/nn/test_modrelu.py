@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from isometry._backend import TimeSteps
-from isometry._backend.constants import Sigma
+from isometry._backend.nonlinearities import Sigma
 from isometry.nn import ModReLU
 from isometry.nn._scan import Weights, scan
 from isometry.nn._sequence import Pass
@@ -79,7 +79,7 @@ def scanned(sigma: Sigma, z: Tensor, b: Tensor, G: Tensor) -> list[Tensor]:
     """The result of one time step of the scan, and the gradients for z and b."""
     zero, eye = torch.zeros_like(z), torch.eye(z.shape[1], dtype=z.dtype)
     z, b = z.clone().requires_grad_(), b.clone().requires_grad_()
-    weights = Weights(eye, torch.zeros_like(eye), b, sigma, epsilon=1e-5)
+    weights = Weights(eye, torch.zeros_like(eye), b, sigma)
     _, h = scan(z, weights, zero, Pass(TimeSteps((len(z),)), last_only=True))
     return [h.detach(), *torch.autograd.grad(h, (z, b), G)]
 
@@ -87,17 +87,17 @@ def scanned(sigma: Sigma, z: Tensor, b: Tensor, G: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("sigma", "dtype", "power"),
     [
-        ("complex_modrelu", torch.float32, -100),
-        ("complex_modrelu", torch.float32, -66),
-        ("complex_modrelu", torch.float32, 66),
-        ("complex_modrelu", torch.float32, 120),
-        ("complex_modrelu", torch.float64, -900),
-        ("complex_modrelu", torch.float64, -550),
-        ("complex_modrelu", torch.float64, 550),
-        ("complex_modrelu", torch.float64, 1000),
-        ("smooth_modrelu", torch.float32, 66),
-        ("smooth_modrelu", torch.float32, 120),
-        ("smooth_modrelu", torch.float64, 1000),
+        (Sigma("complex_modrelu"), torch.float32, -100),
+        (Sigma("complex_modrelu"), torch.float32, -66),
+        (Sigma("complex_modrelu"), torch.float32, 66),
+        (Sigma("complex_modrelu"), torch.float32, 120),
+        (Sigma("complex_modrelu"), torch.float64, -900),
+        (Sigma("complex_modrelu"), torch.float64, -550),
+        (Sigma("complex_modrelu"), torch.float64, 550),
+        (Sigma("complex_modrelu"), torch.float64, 1000),
+        (Sigma("smooth_modrelu", 1e-5), torch.float32, 66),
+        (Sigma("smooth_modrelu", 1e-5), torch.float32, 120),
+        (Sigma("smooth_modrelu", 1e-5), torch.float64, 1000),
     ],
 )
 def test_tiny_and_huge_numbers(sigma, dtype, power, engine, rng):
@@ -113,7 +113,7 @@ def test_tiny_and_huge_numbers(sigma, dtype, power, engine, rng):
     b = 0.6 * torch.rand(33, dtype=dtype, generator=rng) - 0.3
     G = torch.randn(z.shape, dtype=dtype, generator=rng)
     h, dz, db = scanned(sigma, 2.0**power * z, 2.0**power * b, G)
-    expected = scanned("complex_modrelu", z, b, G)
+    expected = scanned(Sigma("complex_modrelu"), z, b, G)
     assert_close([2.0**-power * h, dz, db], expected)
 
 
