@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-from isometry.lab._report.looks import DASHES, NETWORK_LOOKS
+from isometry.lab._report.looks import DASHES, LIGHT, NETWORK_LOOKS
 from isometry.lab.paper.tables import PAPER
 
 Records = Mapping[str, Mapping[str, Any]]
@@ -49,7 +49,8 @@ class Chart:
         caption: text below the figure.
         x_label: label of the horizontal axis.
         y_label: label of the vertical axis.
-        log: whether the vertical axis is logarithmic.
+        scale: scale of the vertical axis. The scale "logit" is for accuracies: it
+            spreads out the values close to 1.
         series: the lines.
         marks: values that are drawn as thin horizontal lines, by label.
         places: labels of a logarithmic horizontal axis; none if it is linear.
@@ -59,7 +60,7 @@ class Chart:
     caption: str
     x_label: str
     y_label: str
-    log: bool
+    scale: Literal["linear", "log", "logit"]
     series: Sequence[Series]
     marks: Mapping[str, float]
     places: Sequence[int] = ()
@@ -172,21 +173,21 @@ def copying(experiment: str, runs: Sequence[Mapping[str, Any]]) -> Chart:
     series = [
         Series(
             label(r),
-            NETWORK_LOOKS[model(r)][1],
+            colour,
             dashes,
             r["train"]["step"],
             r["train"]["median"],
             r["train"]["low"],
             r["train"]["high"],
         )
-        for r, dashes in _dashed(runs)
+        for r, colour, dashes in _drawn(runs)
     ]
     return Chart(
         experiment,
         f"Copying memory with a lag of {lag}: training loss, medians of a few steps "
         f"with their range. A line that ends early is a run that was solved.",
         *("iterations", "cross-entropy"),
-        log=True,
+        scale="log",
         series=series,
         marks={"baseline": baseline, "solved": 0.01 * baseline},
     )
@@ -201,8 +202,8 @@ def pixels(experiment: str, runs: Sequence[Mapping[str, Any]]) -> Chart:
         f"{title[0].upper()}{title[1:]}: test accuracy after each epoch. The thin line "
         f"is what the paper prints for ExpRNN 170: the best of 70 epochs.",
         *("epochs", "test accuracy"),
-        log=False,
-        series=[_accuracies(r, dashes) for r, dashes in _dashed(whole)],
+        scale="logit",
+        series=[_accuracies(*drawn) for drawn in _drawn(whole)],
         marks={"paper": printed(experiment)},
     )
 
@@ -216,16 +217,15 @@ def beyond(records: Records) -> Chart:
         "Permuted MNIST, ExpRNN 170: test accuracy after each epoch, with the training "
         "that the search chose and with the paper's.",
         *("epochs", "test accuracy"),
-        log=False,
-        series=[_accuracies(r, dashes) for r, dashes in _dashed(runs)],
+        scale="logit",
+        series=[_accuracies(*drawn) for drawn in _drawn(runs)],
         marks={"paper": printed("pmnist"), "goal": 0.955},
     )
 
 
-def _accuracies(record: Mapping[str, Any], dashes: str) -> Series:
+def _accuracies(record: Mapping[str, Any], colour: int, dashes: str) -> Series:
     """Test accuracy of a run against epochs."""
     epochs = [step / STEPS_PER_EPOCH for step in record["test"]["step"]]
-    colour = NETWORK_LOOKS[model(record)][1]
     return Series(label(record), colour, dashes, epochs, record["test"]["accuracy"])
 
 
@@ -242,7 +242,7 @@ def cheapness(record: Mapping[str, Any]) -> Iterator[Chart]:
         f"ExpRNN on 128 sequences of 100 steps, and nn.Linear on 4,096 rows. Best of "
         f"{record['rounds']} rounds in turns.",
         *("n", "additional time in percent"),
-        log=False,
+        scale="linear",
         series=series,
         marks={"nothing": 0.0},
         places=record["n"],
@@ -266,7 +266,7 @@ def cayley(record: Mapping[str, Any]) -> Iterator[Chart]:
         marks = {"π": 3.14159} if key == "largest" else {}
         caption = f"{what}: {title}."
         yield Chart(
-            f"cayley-{key}", caption, "iterations", y_label, True, series, marks
+            f"cayley-{key}", caption, "iterations", y_label, "log", series, marks
         )
 
 
@@ -301,7 +301,7 @@ def _race(name: str, caption: str, curves: Mapping[str, Mapping[str, Any]]) -> C
         Series(label, i, "-", curve["seconds"], curve["loss"])
         for i, (label, curve) in enumerate(curves.items())
     ]
-    return Chart(name, caption, "seconds", "loss", True, series, marks={})
+    return Chart(name, caption, "seconds", "loss", "log", series, marks={})
 
 
 def _processor(record: Mapping[str, Any]) -> str:
@@ -340,7 +340,7 @@ def domain(records: Records) -> Iterator[Chart]:
                 "Largest angle of the coordinates while ExpRNN is trained. The "
                 "exponential is one-to-one below π.",
                 *("iterations", "largest angle"),
-                log=False,
+                scale="linear",
                 series=series,
                 marks={"π": 3.14159},
             )
@@ -364,17 +364,27 @@ def remarks(runs: Sequence[Mapping[str, Any]]) -> Chart:
         "Copying memory with a lag of 200: validation loss of variants of ExpRNN and "
         "RGD.",
         *("iterations", "cross-entropy"),
-        log=True,
+        scale="log",
         series=series,
         marks={"baseline": baseline, "solved": 0.01 * baseline},
     )
 
 
-def _dashed(
+def _drawn(
     runs: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Each run with its line style, which differs between runs of one network."""
+) -> Iterator[tuple[Mapping[str, Any], int, str]]:
+    """Each run with its colour and line style.
+
+    A network has its usual colour, or an unused one if another network of the figure
+    has the same. Runs of one network differ in line style.
+    """
+    usual = {model(r): NETWORK_LOOKS[model(r)][1] for r in runs}
+    unused = iter(sorted(set(range(len(LIGHT))) - set(usual.values())))
+    colours: dict[str, int] = {}
+    for name, colour in usual.items():
+        taken = colour in colours.values()
+        colours[name] = next(unused, colour) if taken else colour
     seen: dict[str, int] = {}
     for r in runs:
         nth = seen[model(r)] = seen.get(model(r), -1) + 1
-        yield r, DASHES[nth % len(DASHES)]
+        yield r, colours[model(r)], DASHES[nth % len(DASHES)]

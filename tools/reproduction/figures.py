@@ -7,6 +7,9 @@ from isometry.lab._report.figures import INK, STYLE, power
 from isometry.lab._report.looks import LIGHT
 from tools.reproduction.charts import Chart
 
+# where the vertical axis of a figure of accuracies may have labels
+ACCURACIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98)
+
 
 def draw(charts: Sequence[Chart], folder: Path) -> None:
     """Write each figure as SVG.
@@ -40,14 +43,22 @@ def paint(chart: Chart, axes) -> None:
         axes.axhline(value, color=INK, lw=0.8, ls=(0, (1, 2)))
         place = axes.get_yaxis_transform()
         axes.text(1, value, f" {name}", va="center", fontsize=8, transform=place)
-    if chart.log:
-        axes.set_yscale("log")
+    axes.set_yscale(chart.scale)
+    if chart.scale == "log":
         axes.yaxis.set_major_formatter(lambda y, _: power(y))
         axes.yaxis.set_minor_formatter("")
+    if chart.scale == "logit":
+        # ticks outside the limits would extend them
+        low, high = axes.get_ylim()
+        ticks = [y for y in ACCURACIES if low <= y <= high]
+        axes.set_yticks(ticks, [f"{y:g}" for y in ticks])
+        axes.set_yticks([], minor=True)
     if chart.places:
         axes.set_xscale("log")
         axes.set_xticks(chart.places, [f"{place}" for place in chart.places])
         axes.xaxis.set_minor_formatter("")
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
