@@ -212,7 +212,7 @@ def _run(command: list[str], timeout: float) -> tuple[int, str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        # the compiler's messages need not be in Python's encoding
+        # the compiler's messages may be in another encoding than Python's
         text=True,
         errors="replace",
         # a new process group, so that the compiler can be killed together with all

@@ -21,7 +21,8 @@ class Pointwise(NamedTuple):
     entry.
     """
 
-    # apply_(z, b, smoothing) overwrites z with h, and writes m; autograd must be off
+    # apply_(z, b, smoothing) overwrites z with h, and writes m if `keeps_moduli`;
+    # autograd must be off
     apply_: Callable[[Tensor, Any, Any], object]
     # adjoint_(d, h, b, db, smoothing) overwrites d, the gradient with respect to h,
     # with the gradient with respect to z. It adds the gradient with respect to b to db.
@@ -107,7 +108,7 @@ def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
 
 def _smooth_modrelu_(z: Tensor, b: Tensor, smoothing: tuple[float, Tensor]) -> None:
     Z, (epsilon, m) = complex_rows(z), smoothing
-    # unlike |z|^2, this cannot overflow
+    # unlike |z|^2, this overflows only if |z| does
     torch.hypot(Z.abs(), m.new_full((), math.sqrt(epsilon)), out=m)
     Z.mul_(torch.relu(m + b) / (m + epsilon))
 
@@ -120,7 +121,7 @@ def _smooth_modrelu_adjoint_(
     size = torch.relu(m + b)
     g = size / (m + epsilon)
     D.masked_fill_(g == 0, 0.0)
-    # z / (m + epsilon), which is h / (m + b)
+    # not z itself but z / (m + epsilon), which is h / (m + b)
     z = H / torch.where(g == 0, 1.0, size)
     dot = z.real * D.real + z.imag * D.imag
     db += dot.sum(0)

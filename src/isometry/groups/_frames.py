@@ -49,8 +49,8 @@ class AbstractFrame(ABC):
     """Tangent vectors of one manifold as real arrays, and how points move along them.
 
     Points `Q` and Euclidean gradients `G` have shape `(b, *shape)`, with one batch
-    axis. If they are complex, the real and imaginary parts of a vector are on a last
-    axis of length 2.
+    axis. Complex tangent vectors have an extra last axis of length 2, for their real
+    and imaginary parts.
     """
 
     manifold: "AbstractManifold"

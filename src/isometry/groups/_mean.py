@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from isometry.groups._manifold import AbstractManifold
 
 # Limit on the iterations. Each iteration divides the distance to the mean by a factor:
-# by 4000 for six points of SO(3) within 0.1 radians of a center, and by 9 if they are
-# within 1.4 radians.
+# by at least 1200 if all points of SO(3) are within 0.1 radians of the mean, and by at
+# least 5.9 if they are within 1.4 radians.
 _ITERATIONS = 100
 
 

@@ -153,7 +153,7 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
 
 
 def _turn(V: Tensor, k: int) -> Tensor:
-    """First k columns of log V; V's other columns are rotated as in `stiefel_log`."""
+    """First k columns of log V, after rotating V's others as in `stiefel_log`."""
     A = logm_unitary(V)
     for _ in range(_TURNS):
         C = A[..., k:, k:]

@@ -91,7 +91,7 @@ def types_of(config: type) -> dict[str, FieldType]:
         literals = [part for part in parts if get_origin(part) is Literal]
         # reduce `dict[str, Any]` to `dict`
         kinds = [get_origin(part) or part for part in parts if part not in literals]
-        # a list is an entry of a file, but has no spelling on a command line
+        # a TOML or JSON file can hold a list, but a command line cannot
         if unknown := [kind for kind in kinds if kind not in _KINDS or kind is list]:
             raise ValueError(
                 f"`{field.name}` must be annotated as bool, int, float, str, dict or "

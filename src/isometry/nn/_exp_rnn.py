@@ -205,7 +205,7 @@ class ExpRNNCell(AbstractNamedCell):
         return scan_field(x, Weights(T, W, b, self.sigma), first, run)
 
     def recurrent_matrix(self) -> Tensor:
-        """The orthogonal weight."""
+        """The orthogonal or unitary weight."""
         return self.weight_hh
 
     def torch_weights(self) -> dict[str, Tensor]:

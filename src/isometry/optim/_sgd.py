@@ -57,7 +57,7 @@ class RiemannianSGD(AbstractRiemannian):
             option is out of range.
 
     References:
-        [LM19] section 4.2, for retractions that are better than the Cayley map.
+        [LM19] section 4.2, on retractions that are closer to exp than the Cayley map.
     """
 
     def __init__(

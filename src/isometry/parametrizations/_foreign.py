@@ -246,7 +246,7 @@ def _peer_map(value: MapLike) -> AbstractMap:
     """The map with which torch or geotorch made a checkpoint."""
     # "expm" is the name of the exponential in geotorch, "matrix_exp" in torch
     phi = parse_map("exp" if value in ("expm", "matrix_exp") else value)
-    # `Exp(reach=...)` is not equal to `Exp()`, but computes the same map
+    # within its reach, `Exp(reach=...)` is the same map as `Exp()`, but not equal to it
     if isinstance(phi, AbstractRetraction) and phi.is_exponential:
         phi = Exp()
     if phi not in _PEER_MAPS:

@@ -17,11 +17,10 @@ _ARGUMENTS = ("Q", "P", "X", "Y")
 
 
 def derivatives(case: Case) -> None:
-    """All derivatives of each differentiable method are correct.
+    """The gradient of each differentiable method is correct, for each argument.
 
-    Derivatives are taken with respect to each argument. The points Q and P are near
-    each other. log is also checked for equal points and, in a group, for points that
-    are far apart.
+    The points Q and P are near each other. log is also checked for equal points and, in
+    a group, for points that are far apart.
     """
     wide = case.wide
     # Skip cases in single precision: finite differences are always computed in double

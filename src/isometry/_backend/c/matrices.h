@@ -52,8 +52,8 @@ static inline void NAME(transpose)(const NAME(block_t) *a, REAL scale, NAME(bloc
             b->x[j][i] = scale * a->x[i][j];
 }
 
-/* Makes C symmetric: copies the entries below the diagonal in rows i0 to i1 to their
- * mirror images above the diagonal. */
+/* Copies the entries of C below the diagonal in rows i0 to i1 - 1 to their mirror
+ * images above the diagonal. */
 static void NAME(mirror)(REAL *C, long n, long i0, long i1)
 {
     NAME(block_t) b, transposed;

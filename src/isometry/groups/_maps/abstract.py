@@ -114,7 +114,7 @@ class AbstractRetraction(AbstractMap):
         del M, R, norm
 
     def step(self, Q: Tensor, E: Tensor) -> Tensor:
-        """`tall(E, Q)` for a tangent `E`, for optimizers. It may have no gradient."""
+        """`tall(E, Q)` for a tangent `E`. Optimizers call it; autograd may not work."""
         return self.tall(E, Q)
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:

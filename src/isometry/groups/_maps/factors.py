@@ -51,7 +51,7 @@ class AbstractFactor(AbstractRetraction):
 
 @dataclass(frozen=True)
 class Polar(AbstractFactor):
-    """The polar factor of a point plus a tangent vector: the nearest point."""
+    """Polar factor of a point plus a tangent vector: the point nearest to the sum."""
 
     name = "polar"
     order = 3.0

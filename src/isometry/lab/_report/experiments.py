@@ -14,7 +14,7 @@ from isometry.lab.paper.tables import PAPER, PaperTable
 
 @dataclass(frozen=True)
 class ReportedExperiment:
-    """Runs that are comparable, since they have the same task and task options.
+    """Comparable runs: they have the same task and task options, except neutral ones.
 
     Attributes:
         key: short name, used in file names.

@@ -320,7 +320,7 @@ def density(angles: Sequence[float]) -> list[float]:
 
 
 def _legend(axes: "Axes") -> None:
-    """Put the legend below the axes, in as many columns as fit."""
+    """Put the legend below the axes, in as many columns as fit, at most three."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         labels = [textwrap.fill(label, 46) for label in labels]

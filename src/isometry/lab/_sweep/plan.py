@@ -20,7 +20,7 @@ _NAMED = ("model", "hidden_size", "seed")
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One combination of options: a run, and the name of its folder."""
+    """A run of a sweep: the name of its folder, and its config."""
 
     name: str
     config: Config

@@ -54,14 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Train the runs of a plan that are not done yet, then write the report.
+    """Train the unfinished runs of a plan and write the report, or list the commands.
 
     Args:
         options: options of the command line.
 
     Returns:
-        The exit code: 1 if a run failed or diverged, 2 for an invalid plan, 130 after
-        an interruption.
+        The exit code: 0; 1 if a run failed or diverged; 2 if an option is invalid or a
+        file cannot be used; 130 after an interruption.
     """
     out = options.out or data_folder() / "reproduce"
     machine = {k: v for k, v in vars(options).items() if k in ("jobs", "budget")}

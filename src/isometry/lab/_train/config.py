@@ -190,7 +190,7 @@ class Config:
         flat = {"format": FORMAT, "task": self.task, "task_options": self.task_options}
         flat |= asdict(self.training)
         flat |= {"command": self.command, "recipe": self.recipe}
-        # `about` and `continued` are left out if empty, as in earlier versions
+        # leave out `about` and `continued` if empty; earlier versions wrote neither
         optional = {"about": self.about, "continued": self.continued}
         flat |= {name: value for name, value in optional.items() if value}
         return (json.dumps(flat, indent=2) + "\n").encode()

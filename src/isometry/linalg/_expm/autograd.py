@@ -83,7 +83,7 @@ def frechet(A: Tensor, E: Tensor, plans: Tensor | None = None) -> Pair:
     Args:
         A: skew matrices.
         E: directions; any matrices, skew or not.
-        plans: the plans of the matrices, if they are known.
+        plans: the plan of each matrix (its scheme and squarings), if known.
     """
     if needs_operator(A):
         return _frechet_op(A, E)

@@ -178,7 +178,7 @@ def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     matrices with other plans are then computed twice, which is cheaper than copying
     most matrices out and back.
     """
-    # numpy can read the numbers even while torch records a graph
+    # numpy reads the numbers without an operation that torch would trace
     numbers = plans.numpy()
     # for a single matrix, the comparison is skipped, since it takes 5 us, as long as a
     # small product

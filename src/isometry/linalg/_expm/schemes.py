@@ -57,7 +57,7 @@ class Scheme:
 
 @lru_cache(maxsize=256)
 def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
-    """p(A / 2^squarings) as a polynomial in A, without the term I if squarings > 0."""
+    """The scheme's polynomial of A / 2^squarings, without I if squarings > 0."""
     unit, p = scheme.theta * 2.0**squarings, scheme.powers
     units = (unit, unit**2, unit**4)[:p]
 
