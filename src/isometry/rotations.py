@@ -3,9 +3,9 @@ r"""Rotations of three-dimensional space, as vectors, quaternions and matrices.
 A rotation vector is the axis times the angle in radians. A quaternion is
 $(x, y, z, w)$ with the scalar part last, as in SciPy and roma; $q$ and $-q$ are the
 same rotation. A matrix rotates column vectors, $x \mapsto R x$. All functions accept
-any number of leading batch axes, are differentiable to any order, and return NaN for
-inputs that are not finite. For inputs in half precision, they compute in single
-precision.
+any number of leading batch axes, are differentiable to any order (except `angle` at
+equal rotations), and return NaN for inputs that are not finite. For inputs in half
+precision, they compute in single precision.
 
 Other geometric functions are methods of the group: `SO(3).geodesic`, `SO(3).mean`,
 `SO(3).random`, `SO(3).log`.
@@ -152,7 +152,9 @@ def to_quaternion(R: Tensor) -> Tensor:
     best = products.detach().diagonal(dim1=-2, dim2=-1).argmax(-1)
     index = best[..., None, None].expand(*best.shape, 1, 4)
     q = products.gather(-2, index).squeeze(-2)
-    q = q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)
+    length = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
+    # a finite entry divided by an infinite length would be 0 instead of NaN
+    q = q / torch.where(length.isinf(), math.nan, length)
     return torch.where(q[..., 3:] < 0, -q, q).to(R.dtype)
 
 
