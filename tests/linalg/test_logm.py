@@ -248,8 +248,8 @@ def test_derivatives_agree_with_differences(n, dtype, rng):
 
 # Dynamo looks at the gradient of every tensor that it meets.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-def test_compiled_code_breaks_the_graph_and_goes_on(rng, no_shape_hook):
-    """`torch.compile` breaks the graph, and gives value and gradient of eager mode."""
+def test_compiled_code_gives_the_value_and_gradient_of_eager_mode(rng, no_shape_hook):
+    """`torch.compile` gives the value and the gradient of eager mode."""
     Q = rotations(4, dtype=torch.float64, rng=rng).requires_grad_()
     G = torch.randn(4, 4, dtype=torch.float64, generator=rng)
     compiled = torch.compile(lambda Q: 2 * logm_unitary(Q), backend="eager")(Q)
@@ -285,6 +285,17 @@ def test_logarithm_rejects_what_is_not_unitary(dtype):
     Q = torch.stack([torch.eye(4), 1.1 * torch.eye(4)]).to(dtype)
     message = r"`Q` must be unitary .* = 4.2e-01, above .* n = 4\. Project it"
     with pytest.raises(ValueError, match=message):
+        logm_unitary(Q)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_logarithm_rejects_matrices_whose_square_overflows(dtype):
+    """The defect of a complex matrix is NaN then; it used to pass for unitary."""
+    largest = torch.finfo(dtype).max
+    Q = torch.full((3, 3), largest / 8, dtype=dtype)
+    Q = Q * (1 + 1j) if dtype.is_complex else Q
+    with pytest.raises(ValueError, match=r"`Q` must be unitary .* = inf, above"):
         logm_unitary(Q)
 
 

@@ -254,11 +254,13 @@ def _quarter_turn(S: Tensor) -> Tensor:
 
 def _check_unitary(Q: Tensor, bound: float) -> None:
     defect = unitarity_defect(Q)
+    # Q is finite, so NaN means that Q^H Q overflowed
+    defect = torch.where(defect.isnan(), math.inf, defect)
     bad = defect > bound
     if bad.any():
         raise ValueError(
             f"`Q` must be unitary (orthogonal if real); got ||Q^H Q - I||_F = "
-            f"{defect[bad][0]:.1e}, above {bound:.1e} for {Q.dtype} and "
+            f"{defect[bad][0]:.1e}, above {bound:.1e}, the bound for its dtype and "
             f"n = {Q.shape[-1]}. Project it first with `isometry.linalg.polar`."
         )
 
