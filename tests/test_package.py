@@ -239,3 +239,24 @@ def test_no_name_is_defined_twice():
         for name in definitions(ast.parse(path.read_text())):
             places.setdefault(name, set()).add(relative_path(path))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def has_abstract_method(definition: ast.ClassDef) -> bool:
+    """Whether the body of a class has a method that is marked as abstract."""
+    methods = (node for node in definition.body if isinstance(node, ast.FunctionDef))
+    marks = (ast.unparse(mark) for m in methods for mark in m.decorator_list)
+    return "abstractmethod" in marks
+
+
+def test_classes_with_abstract_methods_are_abstract():
+    """A subclass that lacks a method cannot be instantiated.
+
+    `abstractmethod` has no effect in a class that does not derive from `ABC`: a cell
+    without `scan` used to return None.
+    """
+    for path in sorted((ROOT / "src" / "isometry").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and has_abstract_method(node):
+                name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+                abstract = getattr(importlib.import_module(name), node.name)
+                assert inspect.isabstract(abstract), abstract

@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from functools import partial
@@ -27,7 +27,7 @@ State = tuple[Tensor, ...]
 Nonlinearity = Literal["modrelu", "tanh", "relu", "identity"]
 
 
-class AbstractCell(nn.Module):
+class AbstractCell(nn.Module, ABC):
     """One direction of one layer of an `AbstractRecurrent` network.
 
     Attributes:
@@ -171,7 +171,7 @@ def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
 # no `__eq__` and no `__repr__`: torch compares modules by identity, and prints them
 # with `extra_repr`
 @dataclass(eq=False, repr=False)
-class AbstractRecurrent(nn.Module):
+class AbstractRecurrent(nn.Module, ABC):
     """Cells stacked in layers, with one or two directions, called like `torch.nn.RNN`.
 
     A subclass calls `stack` to make its cells.

@@ -1,6 +1,6 @@
 """The base class of the Riemannian optimizers, which updates points in batches."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class Update:
     start: float = 0.0
 
 
-class AbstractRiemannian(Optimizer):
+class AbstractRiemannian(Optimizer, ABC):
     """An optimizer for plain parameters and for points on manifolds.
 
     A parameter group with `manifold=None` is plain, and gets the update of torch's

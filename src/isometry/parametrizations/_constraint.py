@@ -1,6 +1,6 @@
 """The base class of constraints, with checks of assigned and loaded values."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -27,7 +27,7 @@ _GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
 # no generated `__eq__` and `__repr__`: torch compares modules by identity, and prints
 # them with `extra_repr`
 @dataclass(eq=False, repr=False)
-class AbstractConstraint(nn.Module, Generic[_Map]):
+class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
     """A parametrization of a manifold, from coordinates to the weight and back.
 
     The `state_dict` holds the name of the map, as bytes. Coordinates are valid only for
