@@ -148,11 +148,20 @@ def test_only_exprnn_may_be_solved_at_lag_2000(tmp_path):
     other = pixel_run("copying-scornn-190", 1.0)
     for run in (ours, other):
         run["name"] = run["name"].replace("copying-", "copying-2000-")
-    ours["summary"]["status"] = "solved"
+    ours["summary"] |= {"status": "solved", "solved_at": 1700}
+    for run, steps in ((ours, 1900), (other, 4000)):
+        run["summary"] |= {"steps": steps, "baseline": 1.0}
+        run["summary"]["final"] = {"validation": {"loss": 0.3}}
     assert verdict_on(claim, ours) == "not run yet"
-    assert verdict_on(claim, ours, other).startswith("confirmed")
-    other["summary"]["status"] = "solved"
-    assert verdict_on(claim, ours, other).startswith("not confirmed")
+    assert verdict_on(claim, ours, other) == (
+        "confirmed: ExpRNN 190 solved after 1700 steps, scoRNN 190 at 0.30 of the "
+        "baseline after 4000"
+    )
+    # it might have solved the task later
+    other["summary"]["steps"] = 1500
+    assert verdict_on(claim, ours, other).startswith("open: ")
+    other["summary"] |= {"status": "solved", "solved_at": 1400}
+    assert verdict_on(claim, ours, other).startswith("not confirmed: ")
 
 
 def test_runs_beyond_the_paper_have_a_part_of_their_own():

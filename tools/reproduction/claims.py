@@ -86,11 +86,25 @@ def _alone(records: Records) -> str:
     runs = of(records, "copying-2000")
     if len({r["config"]["model"] for r in runs}) < 2:
         return NOT_RUN
-    solved = {label(r): r["summary"]["status"] == "solved" for r in runs}
-    ours = {name for name in solved if name.startswith("ExpRNN")}
-    word = _word(confirmed=all(done == (name in ours) for name, done in solved.items()))
-    parts = (f"{name} {'solved' if done else 'not'}" for name, done in solved.items())
-    return f"{word}: {', '.join(parts)}"
+    ours = [r for r in runs if label(r).startswith("ExpRNN")]
+    others = [r for r in runs if r not in ours]
+    is_alone = all(map(_is_solved, ours)) and not any(map(_is_solved, others))
+    word = _word(confirmed=is_alone)
+    # A network that was stopped before ExpRNN had solved the task was not refuted.
+    longest = max((r["summary"]["solved_at"] or 0 for r in ours), default=0)
+    if is_alone and any(r["summary"]["steps"] < longest for r in others):
+        word = "open"
+    return f"{word}: {', '.join(map(_outcome, (*ours, *others)))}"
+
+
+def _is_solved(r: Mapping[str, Any]) -> bool:
+    return r["summary"]["status"] == "solved"
+
+
+def _outcome(r: Mapping[str, Any]) -> str:
+    if _is_solved(r):
+        return f"{label(r)} solved after {r['summary']['solved_at']} steps"
+    return f"{label(r)} at {_ratio(r):.2f} of the baseline after {r['summary']['steps']}"
 
 
 # Epochs after which networks are compared: most of them were trained for 10.
