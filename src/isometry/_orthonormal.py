@@ -25,9 +25,8 @@ def unitarity_defect(Q: Tensor) -> Tensor:
 def newton_schulz(Q: Tensor) -> Tensor:
     r"""A Newton-Schulz step, $Q (3I - Q^H Q) / 2$, which squares the defect.
 
-    Two functions have their own version of this step. The exponential has one that
-    computes with $Q - I$ instead of $Q$. The polar retraction has one for its first
-    step, where $Q^H Q$ is already known.
+    Where a part of this step is already known, it is written out instead: the
+    exponential has $Q - I$ instead of $Q$, and the polar retraction has $Q^H Q$.
     """
     return Q + Q @ (defect(Q) / 2)
 

@@ -169,7 +169,7 @@ def test_a_line_of_a_table_stays_one():
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("config.json", '{"task": ["copying"], "model": "lstm"}', "must be a text; "),
+        ("config.json", '{"task": ["copying"], "model": "lstm"}', "must be a string; "),
         ("config.json", '{"task": "a", "model": "\\ud800"}', "surrogates not allowed"),
         ("summary.json", '{"steps": Infinity}', "must be a whole number; got inf"),
         ("summary.json", '{"seconds": NaN}', "must be a number; got nan"),

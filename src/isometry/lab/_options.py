@@ -40,7 +40,7 @@ _KINDS = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
     float: (int | float, "a number"),
-    str: (str, "a text"),
+    str: (str, "a string"),
     dict: (dict, "a table of names and values"),
     list: (list, "a list"),
     NoneType: (NoneType, "null"),

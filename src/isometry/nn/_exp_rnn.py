@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from isometry._backend.nonlinearities import Sigma, complex_modrelu, modrelu
 from isometry._checks import check_flags, check_is_tensor
+from isometry._dtypes import PRECISIONS
 from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
@@ -249,7 +250,7 @@ def _check_dtype(dtype: torch.dtype, *, unitary: bool) -> None:
             f"of their real parts, with `unitary=True`."
         )
     # torch has no complex bfloat16, and many operations do not support complex32
-    if unitary and dtype not in (torch.float32, torch.float64):
+    if unitary and dtype not in PRECISIONS:
         raise ValueError(
             f"`dtype` must be torch.float32 or torch.float64 with `unitary=True`; got "
             f"{dtype}. Leave it out for the default."

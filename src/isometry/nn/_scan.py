@@ -154,7 +154,7 @@ class Scan(torch.autograd.Function):
             D = recycled(H.shape, H)
             dH_part = None if dH is None else dH[rows]
             ends = _ends(dh_last, after, first)
-            backend = backend_for(D, H, W, first, cell.b, dH_part, ends)
+            backend = backend_for(D, H, W, first, cell.b, m, dH_part, ends)
             gradients = backend.scan_adjoint(
                 D, H, cell, first, part, dH=dH_part, dh_last=ends
             )
@@ -185,7 +185,7 @@ def _states(
         m = recycled((rows, n // 2), first)
     cell = weights.cell(m)
     _write_drive(x, weights.T, weights.summand(), out=H)
-    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, time_steps)
+    backend_for(H, cell.W, first, cell.b, m).scan(H, cell, first, time_steps)
     return H, m
 
 

@@ -88,7 +88,7 @@ static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, lon
         for (long row = 0; row < rows; row++, h += n)
             for (long i = 0; i < n; i++) {
                 const REAL m = FABS(h[i]) + b[i];
-                /* sign(0) = 0: a zero stays zero, unless b is NaN */
+                /* sign(0) = 0: a zero stays zero if b is finite */
                 h[i] = m <= 0 ? 0 : h[i] == 0 ? 0 * m : COPYSIGN(m, h[i]);
             }
         break;
@@ -100,7 +100,7 @@ static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, lon
                 const REAL x = k * h[2 * i], y = k * h[2 * i + 1];
                 /* m is k |z|, and l is |z| + b */
                 const REAL m = SQRT(x * x + y * y), l = m * inverse + b[i];
-                /* zero stays zero, unless b is NaN */
+                /* zero stays zero if b is finite */
                 const REAL s = l <= 0 ? 0 : m == 0 ? 0 * l : l / m;
                 h[2 * i] = s * x;
                 h[2 * i + 1] = s * y;

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runs",
         nargs="+",
         metavar="NAME",
-        help="only these runs, in this order; the name of a run is that of its "
-        "folder, which `--dry-run` shows",
+        help="only these runs, in this order; a run has the name of its folder, "
+        "which `--dry-run` shows",
     )
     add("--skip", nargs="+", metavar="NAME", default=(), help="all runs except these")
     add(
