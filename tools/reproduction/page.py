@@ -193,7 +193,7 @@ def _search_table(runs: Sequence[Record]) -> str:
 
 
 def _speech_table(runs: Sequence[Record]) -> str:
-    head = ["network", "target", "parameters", "steps"]
+    head = ["network", "target", "parameters", "steps", "training MSE at the end"]
     head += ["test MSE, valid frames", "test MSE, padded frames", "paper", "minutes"]
     rows = []
     for r in runs:
@@ -206,6 +206,7 @@ def _speech_table(runs: Sequence[Record]) -> str:
                 note_of(r["name"]),
                 f"{summary['parameters']:,}",
                 f"{summary['steps']:,}{_diverged(summary)}",
+                f"{r['train']['median'][-1]:.1f}",
                 f"{test['mse']:.2f}" if test else "–",
                 f"{test['padded_mse']:.2f}" if test else "–",
                 _or_dash(row and row.result),
