@@ -76,8 +76,8 @@ def step_of_a_recurrent_layer() -> Callable[[], None]:
 STEPS = {"layer": step_of_a_layer, "recurrent layer": step_of_a_recurrent_layer}
 
 # The path has six ideas: coordinates, cache, constraint, manifold, exponential and
-# backend. The exponential, the backend and torch's private names need more than one file
-# each. A recurrent layer adds the scan and itself.
+# backend. Some of them need more than one file. A recurrent layer adds the scan and
+# itself.
 MOST = {"layer": 9, "recurrent layer": 16}
 
 

@@ -162,7 +162,7 @@ OPTIONS = {
     "two names of the map": (
         lambda m: isometry.orthogonal(m, "weight", "exp", retraction="cayley"),
         {},
-        r"must be equal, because .*; got 'exp' and 'cayley'\. Pass one of them",
+        r"must be left out if .*; got 'exp' and 'cayley'\.",
     ),
     "unknown map for unitary": (
         lambda m: isometry.unitary(m, retraction="euler"),

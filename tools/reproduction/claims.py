@@ -104,7 +104,9 @@ def _is_solved(r: Mapping[str, Any]) -> bool:
 def _outcome(r: Mapping[str, Any]) -> str:
     if _is_solved(r):
         return f"{label(r)} solved after {r['summary']['solved_at']} steps"
-    return f"{label(r)} at {_ratio(r):.2f} of the baseline after {r['summary']['steps']}"
+    return (
+        f"{label(r)} at {_ratio(r):.2f} of the baseline after {r['summary']['steps']}"
+    )
 
 
 # Epochs after which networks are compared: most of them were trained for 10.

@@ -113,10 +113,10 @@ def orthogonal(
     """
     argument, phi = "orthogonal_map", orthogonal_map
     if retraction is not None:
-        if orthogonal_map not in (None, retraction):
+        if orthogonal_map is not None:
             raise ValueError(
-                f"`orthogonal_map` and `retraction` must be equal, because both name "
-                f"the map; got {orthogonal_map!r} and {retraction!r}. Pass one of them."
+                f"`orthogonal_map` must be left out if `retraction` is passed, because "
+                f"both name the map; got {orthogonal_map!r} and {retraction!r}."
             )
         argument, phi = "retraction", retraction
     phi = "exp" if phi in _TORCH else phi
