@@ -1,5 +1,7 @@
 """Training does not leave the manifold; `make soak` runs the long version."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -67,6 +69,22 @@ def test_very_long_steps_stay_in_the_group(group, rng):
         p.grad = E / torch.linalg.matrix_norm(E)
         optimizer.step()
         group.check_point(p.detach(), name="p")
+
+
+def test_a_gradient_of_nan_does_not_keep_others_from_the_group(rng):
+    """A NaN gradient of one matrix does not change the long steps of the others.
+
+    No matrix was polished then, and most ended outside SU(3).
+    """
+    group = SU(3)
+    p = nn.Parameter(group.random(8, generator=rng))
+    Q = p.detach().clone()
+    E = group.project(Q, torch.randn(Q.shape, dtype=Q.dtype, generator=rng))
+    p.grad = E / torch.linalg.matrix_norm(E)[:, None, None]
+    p.grad[0] = math.nan
+    RiemannianSGD([p], lr=2000, manifold=group).step()
+    group.check_point(p.detach(), name="p")
+    assert torch.equal(p.detach()[0], Q[0])
 
 
 @pytest.mark.soak

@@ -152,8 +152,9 @@ class BodyFrame(AbstractFrame):
             P = settle(P, length)
             if self.group.is_unrestricted:
                 return P
-            is_long = largest(length, unknown=_HALF_TURN) >= _HALF_TURN
-            return self.group.polish(P) if is_long else P
+            # written so that NaN counts as long
+            is_short = largest(length, unknown=_HALF_TURN) < _HALF_TURN
+            return P if is_short else self.group.polish(P)
         if Q.shape[-1] < _FEW_ROWS:
             # Not `baddbmm`: some BLAS libraries add the terms of the product to Q one
             # by one, and each addition causes a rounding error proportional to the size
