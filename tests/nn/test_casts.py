@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry._declare import declared_parameters
-from isometry.nn import ExpGRU, ExpLSTM, ExpRNN, ExpRNNCell
+from isometry.nn import ExpGRU, ExpLSTM, ExpRNN, ExpRNNCell, SpectralRNN
 from isometry.optim import RiemannianAdam
 from tests.nn.comparators import CASES
 
@@ -110,6 +110,26 @@ def test_declared_weights_are_points_in_the_wider_dtype(name, rng):
     before = off.detach().clone()
     other.double()
     assert torch.equal(off, before.to(off.dtype))
+
+
+@pytest.mark.parametrize("before", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("after", [torch.float32, torch.float64])
+def test_declared_weights_come_back_from_half_precision(before, after, rng):
+    """A cast from half precision gives points, unless the weight was off its manifold.
+
+    The defect was 2e-10 in float64, and twice a rotation became minus that rotation.
+    """
+    layer = SpectralRNN(3, 64, generator=rng)
+    U = layer.cells[0].U.detach().clone()
+    other = copy.deepcopy(layer).to(before)
+    for _, Q, manifold in declared_parameters(layer.to(before).to(after)):
+        manifold.check_point(Q.detach(), name="Q")
+    # eps / 2 is the rounding error of an entry; the nearest point is as near
+    assert (layer.cells[0].U - U).abs().max() <= torch.finfo(before).eps
+    with torch.no_grad():
+        other.cells[0].U.mul_(2)
+    twice = other.cells[0].U.detach().to(after)
+    assert torch.equal(other.to(after).cells[0].U, twice)
 
 
 @pytest.mark.parametrize("name", ["exp unitary", "scurnn", "urnn", "lie"])

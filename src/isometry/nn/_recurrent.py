@@ -15,10 +15,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 from isometry._checks import check_flags
 from isometry._declare import declared_parameters, points
-from isometry._dtypes import PRECISIONS
+from isometry._dtypes import HALF, PRECISIONS
 from isometry._torch import is_fake, is_wrapper
 from isometry.groups import AbstractManifold
 from isometry.nn._sequence import Pass, Rows, check_rows, in_dtype_of, read
+from isometry.parametrizations._constraint import rounding_bound
 
 # the tensors (batch, n) that make up a state; the first one is the output
 State = tuple[Tensor, ...]
@@ -115,7 +116,7 @@ def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
             f"parameters; got {precision}. Leave this layer as it is, and call it "
             f"inside `torch.autocast`, which converts its input."
         )
-    # convert `X` itself if possible: a sharded tensor has no view as pairs
+    # convert `X` itself if possible: not every tensor has a view as pairs
     if converted(X.dtype) == (precision.to_complex() if X.is_complex() else precision):
         return fn(X)
     pairs = torch.view_as_real(X.resolve_conj()) if X.is_complex() else X
@@ -132,9 +133,11 @@ def _polish(Q: Tensor, manifold: AbstractManifold, before: torch.dtype) -> None:
     wider = torch.finfo(Q.dtype).eps < torch.finfo(before).eps
     if not wider or is_fake(Q) or is_wrapper(Q):
         return
-    if manifold.worst_defect(Q) <= manifold.tolerance(before):
-        # each pass squares the defect, so a single pass would not suffice
-        Q.copy_(manifold.polish(manifold.polish(Q)))
+    if manifold.worst_defect(Q) <= rounding_bound(manifold, before):
+        # A defect of half precision is too large for `polish`. Each pass squares the
+        # defect of single precision, so a single pass would not suffice.
+        P = manifold.nearest(Q) if before in HALF else Q
+        Q.copy_(manifold.polish(manifold.polish(P)))
 
 
 def is_positive(size: Any) -> bool:

@@ -131,9 +131,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         Q = self.layout.points(in_float32_or_wider(W))
         if W.is_meta:
             return Q
-        bound = self.manifold.tolerance(W.dtype)
-        if W.dtype in HALF:
-            bound = rounding_bound(self.manifold, W.dtype)
+        bound = rounding_bound(self.manifold, W.dtype)
         if self.manifold.worst_defect(Q) > bound:
             raise self.manifold.refusal(
                 Q, bound, W.dtype, name="value", projection=self._projection()
@@ -195,7 +193,9 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
 
 
 def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
-    """The largest defect that rounding the entries of a point to `dtype` can cause."""
+    """The largest defect of a point whose entries have been rounded to `dtype`."""
+    if dtype not in HALF:
+        return manifold.tolerance(dtype)
     # If rounding changes Q by dQ, then Q^H Q changes by at most 2 |Q|_2 |dQ|_F to first
     # order, and |dQ|_F is at most (eps / 2) |Q|_F = (eps / 2) sqrt(k). The factor 1.1
     # covers the second-order term.
