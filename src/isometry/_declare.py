@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from isometry._typing import Layer
-from isometry.groups._manifold import AbstractManifold, check_is_manifold
+from isometry.groups._manifold import AbstractManifold
 
 _ATTRIBUTE = "_isometry_manifolds"
 # All declarations with `guarded=True`. A hook runs before the step of any optimizer and
@@ -263,3 +263,13 @@ def _wraps_one_that_knows_manifolds(optimizer: Optimizer) -> bool:
         isinstance(inner, Optimizer) and "manifold" in inner.defaults
         for inner in vars(optimizer).values()
     )
+
+
+def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManifold:
+    """Return `manifold`, or raise an error if it is not a manifold."""
+    if not isinstance(manifold, AbstractManifold):
+        raise TypeError(
+            f"`manifold` must be a manifold of isometry.groups, such as SO(4)"
+            f"{otherwise}; got {manifold!r}. Create one with its sizes."
+        )
+    return manifold

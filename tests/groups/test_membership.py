@@ -202,6 +202,12 @@ def test_every_manifold_has_a_point_for_zero(manifold):
     manifold.check_point(manifold.nearest(zero), name="Q")
 
 
+@pytest.mark.errors
+def test_the_torus_refuses_real_matrices():
+    with pytest.raises(TypeError, match=r"`X` must have a complex dtype for Torus"):
+        Torus(2).nearest(torch.eye(2))
+
+
 def test_zero_among_vectors_goes_to_the_origin(rng):
     """The zero vector goes to (1, 0, ..., 0) with gradient 0; others are unaffected."""
     sphere = Sphere(4)

@@ -285,8 +285,12 @@ def test_where_it_cannot_be_used():
         isometry.constrain(layer, "weight", SU(3), TwoHalves())
     # a weight made by reflections used to result, whatever the map
     message = r"one of exp, cayley, pade-m, householder for O\(n=3\); got NoRetraction"
-    with pytest.raises(ValueError, match=message):
-        isometry.orthogonal(nn.Linear(3, 3), "weight", NoRetraction())
+    # the second one was accepted, and reading the weight raised
+    for can_parametrize in (False, True):
+        claim = {"can_parametrize": can_parametrize}
+        phi = type("NoRetraction", (NoRetraction,), claim)()
+        with pytest.raises(ValueError, match=message):
+            isometry.orthogonal(nn.Linear(3, 3), "weight", phi)
     message = r"two-halves reaches .* have an inverse"
     with pytest.raises(ValueError, match=message):
         isometry.orthogonal(

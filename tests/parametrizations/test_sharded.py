@@ -18,6 +18,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.testing import assert_close
 
 import isometry
+from isometry.groups import Sphere
 
 OPTIONS = [
     {},
@@ -77,12 +78,21 @@ def check_distribute_module(n: int, options: dict[str, Any], mesh: Any) -> None:
     assert isometry.diagnose(model)["0.weight"].orthogonality_error < 1e-5
 
 
+def check_sphere(n: int, mesh: Any) -> None:
+    """The nearest points of sharded vectors are sharded; zero goes to the origin."""
+    X = torch.randn(3, n)
+    X[1] = 0
+    Q = Sphere(n).nearest(distribute_tensor(X, mesh, [Replicate()])).full_tensor()
+    assert_close(Q, Sphere(n).nearest(X))
+
+
 def work(_rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
     )
     mesh = init_device_mesh("cpu", (1,))
+    check_sphere(4, mesh)
     for options in OPTIONS:
         # below and above the size from which C is used
         for n in (6, 64):

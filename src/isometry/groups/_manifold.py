@@ -368,7 +368,7 @@ class AbstractManifold(ABC):
         self, retraction: MapLike, *, name: str = "retraction"
     ) -> AbstractRetraction | Householder:
         """Like `resolve`, for any map that can parametrize a weight."""
-        return self._map(retraction, name, lambda m: m.can_parametrize)
+        return self._map(retraction, name, _can_parametrize)
 
     def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
         """The map, given directly or by name. Raises unless `is_able` accepts it."""
@@ -389,11 +389,6 @@ class AbstractManifold(ABC):
         return "complex" if self.is_complex else "real floating-point"
 
 
-def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManifold:
-    """Return `manifold`, or raise an error if it is not a manifold."""
-    if not isinstance(manifold, AbstractManifold):
-        raise TypeError(
-            f"`manifold` must be a manifold of isometry.groups, such as SO(4)"
-            f"{otherwise}; got {manifold!r}. Create one with its sizes."
-        )
-    return manifold
+def _can_parametrize(phi: AbstractMap) -> bool:
+    """Whether a constraint can compute weights by this map."""
+    return isinstance(phi, AbstractRetraction | Householder) and phi.can_parametrize

@@ -123,9 +123,10 @@ class Sphere(AbstractManifold):
 
         Every unit vector is at distance 1 from the zero vector, so any could be chosen.
         """
-        is_zero = (X == 0).all(-1, keepdim=True)
-        origin = self.origin(dtype=X.dtype, device=X.device)
-        return unit_vectors(torch.where(is_zero, origin, X))
+        is_zero = X.detach().abs().amax(-1, keepdim=True) == 0
+        # not `self.origin`, since `where` does not mix plain and sharded tensors
+        origin = torch.nn.functional.pad(torch.ones_like(X[..., :1]), (0, self.n - 1))
+        return torch.where(is_zero, origin, unit_vectors(X))
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$|q^T q - 1|$."""

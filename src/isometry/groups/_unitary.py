@@ -176,6 +176,7 @@ class Torus(AbstractClassicalGroup):
 
     def nearest(self, X: Tensor) -> Tensor:
         """Diagonal matrix of the phases of the diagonal of `X`; a zero gets phase 1."""
+        self.check_tensor(X, name="X")
         diagonal = X.diagonal(dim1=-2, dim2=-1)
         # not `diagonal.sgn()`, which is infinite for a subnormal number
         pairs = torch.view_as_real(diagonal.resolve_conj())

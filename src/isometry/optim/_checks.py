@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
-from isometry._declare import points
+from isometry._declare import check_is_manifold, points
 from isometry._dtypes import HALF
 from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold
-from isometry.groups._manifold import check_is_manifold
 
 # options of torch's RMSprop and AdamW that our optimizers do not have
 _OTHER_RULES = ("centered", "decoupled_weight_decay")

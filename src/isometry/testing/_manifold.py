@@ -2,8 +2,8 @@
 
 import torch
 
+from isometry._declare import check_is_manifold
 from isometry.groups import AbstractGroup, AbstractManifold
-from isometry.groups._manifold import check_is_manifold
 from isometry.testing import _algebra, _derivatives, _geometry, _points
 from isometry.testing._case import Case
 
