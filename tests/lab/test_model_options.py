@@ -1,10 +1,14 @@
 """Options of a network on the command line: what they accept and refuse."""
 
 import pytest
+import torch
+from torch import nn
 
-from isometry.lab import _cli
+from isometry.lab import _cli, register
 from isometry.lab._options import spell
 from isometry.lab._pairs import pair
+from isometry.lab._train.experiment import build
+from tests.lab.small_runs import small
 
 TRAIN = ["train", "copying", "--lag", "5", "--length", "2", "--iterations", "1"]
 
@@ -57,6 +61,21 @@ def test_an_option_has_one_value(capsys):
 def test_constants_of_python_are_understood(text, value):
     """`unitary=True` was the string "True", which the network refused."""
     assert pair(f"x={text}") == ("x", value)
+
+
+class Moody(nn.RNN):
+    """A network with an option `mode`, which is no option of `nn.RNN`."""
+
+    def __init__(self, input_size: int, hidden_size: int, mode: str = "fast") -> None:
+        super().__init__(input_size, hidden_size)
+        self.mood = mode
+
+
+def test_all_options_of_ones_own_network_are_recorded():
+    """A resumed run has the defaults of its beginning; `mode` was not recorded."""
+    register(Moody, name="moody")
+    recipe = build(small(model="moody"), torch.device("cpu")).config.recipe
+    assert recipe["options"] == {"mode": "fast"}
 
 
 def test_a_string_that_looks_like_a_constant_survives():

@@ -106,3 +106,6 @@ def test_a_rate_of_zero_stays_zero():
     assert frozen_rest({"lr": 0.5, "lr_ratio": 0.1}) == [0.5, 0.05]
     with pytest.raises(ValueError, match=r"`lr` must be left out .* rate of 0"):
         frozen_rest({"lr": 0.5})
+    # both rates used to become 0
+    with pytest.raises(ValueError, match=r"`lr` must be passed .* rate of 0"):
+        frozen_rest({"lr_ratio": 0.1})

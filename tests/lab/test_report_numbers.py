@@ -131,6 +131,17 @@ def test_only_the_paper_selects_on_the_test_set():
         assert words in headline(experiment)
 
 
+def test_without_validation_the_last_test_is_compared():
+    """Without validation data nothing is selected; the report used to be empty."""
+    run = run_of([record(1, "test", accuracy=0.9), record(2, "test", accuracy=0.5)])
+    experiment = ReportedExperiment(
+        "own", "", "accuracy", (run,), None, larger_is_better=True
+    )
+    assert experiment.compared(run) == 0.5
+    assert headline(experiment).endswith("test accuracy 0.5000 after 2 steps.")
+    assert best(experiment) == (run,)
+
+
 def test_the_papers_number_stands_beside_ours(tmp_path):
     """The paper's number stands beside ours; its other rows follow."""
     runs = [

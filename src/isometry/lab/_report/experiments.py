@@ -52,12 +52,19 @@ class ReportedExperiment:
         """A function that takes a run and returns the number that is compared."""
         if self.metric == "loss":
             return final_loss
-        return self.best_test if self.selects_on_test else self.at_best_validation
+        if self.selects_on_test:
+            return self.best_test
+        return self.at_best_validation if self.has_validation else self.last_test
 
     @property
     def selects_on_test(self) -> bool:
         """Whether the best test result is compared, as the paper does for MNIST."""
         return self.paper is not None and self.metric == "accuracy"
+
+    @cached_property
+    def has_validation(self) -> bool:
+        """Whether any run has measured the metric on validation data."""
+        return any(run.curve(self.metric, "validation")[1] for run in self.runs)
 
     def at_best_validation(self, run: Run, name: str | None = None) -> float | None:
         """The value of a test metric at the step with the best validation result.

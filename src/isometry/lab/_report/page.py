@@ -135,7 +135,8 @@ def headline(experiment: ReportedExperiment) -> str:
     word = tables.word_for(metric)
     name = label if len(groups) == 1 else f"Best is {label}"
     steps = tables.count_text(max(run.steps for run in top.counted))
-    text = f"{name}: test {word} {value} at the best validation in {steps} steps."
+    place = "at the best validation in" if experiment.has_validation else "after"
+    text = f"{name}: test {word} {value} {place} {steps} steps."
     if metric == "loss":
         text = f"{name}: final training loss {value} after {steps} steps."
     elif experiment.selects_on_test:

@@ -303,6 +303,12 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
     if row is rest:
         return lr
     if row.parameters and training.lr_ratio is not None:
+        if lr == 0 and training.lr is None:
+            raise ValueError(
+                f"`lr` must be passed together with `lr_ratio` for {training.model}, "
+                f"since its schedule has a rate of 0, of which every part is 0; got "
+                f"only `lr_ratio`."
+            )
         return lr * training.lr_ratio
     if lr == before:
         return row.options["lr"]
@@ -323,7 +329,8 @@ def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
         for name, parameter in signature.parameters.items()
         if isinstance(parameter.default, bool | int | float | str | None)
     }
-    options, omitted = usual | dict(recipe.options), _OTHERS | _decided(name)
+    options = usual | dict(recipe.options)
+    omitted = {"generator", "device", "dtype"} | _decided(name)
     decay = recipe.schedule.decay
     return {
         "network": type(network).__name__,
