@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=1,
         metavar="N",
         help="call each test function that draws random numbers with N seeds, which "
-        "its rows share: a tolerance shall hold for 200",
+        "its rows share: a tolerance must hold for 200",
     )
     parser.addoption(
         "--seconds",

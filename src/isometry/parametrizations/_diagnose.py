@@ -1,4 +1,4 @@
-"""Diagnosis of weights on manifolds: orthogonality, angles, and the map's condition."""
+"""Diagnosis of weights on manifolds: orthogonality, angles, condition of the map."""
 
 import math
 from dataclasses import dataclass

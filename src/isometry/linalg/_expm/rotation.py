@@ -63,9 +63,10 @@ def within_reach(A: Tensor, reach: float) -> Tensor:
     X = A.detach()
     X2 = X @ X
     X4 = X2 @ X2
-    half = 1.0 if A.is_complex() else 0.5
+    # the angles of a real matrix come in pairs, of which one is counted
+    weight = 1.0 if A.is_complex() else 0.5
     pairs = ((X2, X2), (X2, X4), (X4, X4))
-    s2, s3, s4 = (half * (Y.conj() * Z).real.sum((-2, -1)) for Y, Z in pairs)
+    s2, s3, s4 = (weight * (Y.conj() * Z).real.sum((-2, -1)) for Y, Z in pairs)
     largest = s2.sqrt()
     sound = (s4 > 0) & s4.isfinite() & (s3 != 0)
     sharp = torch.fmin(products.extremes(s2, s3.abs(), s4)[1], largest)
