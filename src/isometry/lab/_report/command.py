@@ -30,8 +30,8 @@ def main(options: argparse.Namespace) -> int:
         options: options of the command line.
 
     Returns:
-        The exit code: 0, or 2 if a folder contains no run or the report cannot be
-        written.
+        The exit code: 0, or 2 if a folder contains no run, a file is damaged, or the
+        report cannot be written.
     """
     # The shell expands DIR/* to runs, but also to earlier reports and the files of a
     # sweep. Leave out these reports and files. If nothing else is left, keep them, so
@@ -66,7 +66,7 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
     """Write a report on runs: an HTML page, figures and tables.
 
     `report.html` is self-contained. The figures are also written as SVG and PNG files,
-    and the tables as `results.md`. The files of an earlier report are overwritten.
+    and the tables as `results.md`. Existing files with the same names are overwritten.
 
     Args:
         runs: folders that `isometry train` or `isometry sweep` wrote. Runs need not be
@@ -77,7 +77,7 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
         The path of the page.
 
     Raises:
-        ValueError: if `runs` is empty, or one of its folders contains no run.
+        ValueError: if `runs` is empty, or a folder contains no run or a damaged file.
     """
     if not runs:
         raise ValueError(
@@ -87,7 +87,7 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
     # read all runs before writing anything, so that an error leaves nothing behind
     folders = [folder for path in runs for folder in _runs_in(Path(path))]
     reported = experiments([read_run(folder) for folder in folders])
-    # importing matplotlib takes a second, so do it only when there is something to draw
+    # import these modules only when there is something to draw
     from isometry.lab._report.figures import draw
     from isometry.lab._report.page import page
 

@@ -39,7 +39,7 @@ class ReportedExperiment:
 
     @cached_property
     def groups(self) -> tuple[SeedGroup, ...]:
-        """The runs in groups. Within a group, runs differ only in their seeds."""
+        """The runs in groups. A group has one run for each seed; see `SeedGroup`."""
         return seed_groups(self.runs)
 
     @cached_property
@@ -103,7 +103,7 @@ class ReportedExperiment:
 
     @property
     def baseline_of_metric(self) -> float | None:
-        """The baseline, if it is comparable with the metric; None if not or unknown."""
+        """The baseline, if known and comparable with the metric; otherwise None."""
         is_loss = self.metric == "loss" or self.metric_is_loss
         return self.baseline if is_loss else None
 
@@ -209,6 +209,6 @@ def final_loss(run: Run) -> float | None:
 
 
 def largest_orthogonality_error(run: Run) -> float | None:
-    r"""Largest recorded $\lVert Q^H Q - I \rVert_F / \sqrt n$; None if not recorded."""
+    """Largest recorded orthogonality error of a run; None if there is none."""
     values = (r.get("orthogonality") for r in (run.summary, *run.records))
     return max(numbers(values), default=None)

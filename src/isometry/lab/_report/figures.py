@@ -62,7 +62,7 @@ MOST = 240
 
 
 def thinned(curve: Curve, most: int = MOST) -> Curve:
-    """A curve with fewer points, whose range still covers all values.
+    """A curve with at most `most` points, whose range still covers all values.
 
     The curve is cut into at most `most` parts with equally many points; the last part
     may have fewer. Each part becomes one point.
@@ -197,7 +197,7 @@ def _words(quantity: Quantity) -> str:
 
 
 def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: "Axes") -> None:
-    """Draw each group as a line with a band, and the baseline as a dotted line."""
+    """Draw a curve for each group, a cross for each diverged run, and the baseline."""
     what, split, against, baseline = quantity
     values: list[float] = []
     for group, look in zip(groups, looks(groups), strict=True):

@@ -54,7 +54,7 @@ class Look:
 
 
 def network_label(model: str) -> str:
-    """The name of a network in papers; for a user's own network, the class name."""
+    """A network's name in papers; for a user's own, its registered or class name."""
     return (
         NETWORK_LOOKS[model][0] if model in NETWORK_LOOKS else model.rpartition(":")[2]
     )
@@ -63,8 +63,8 @@ def network_label(model: str) -> str:
 def looks(groups: Sequence[SeedGroup]) -> list[Look]:
     """How to draw each group of a figure.
 
-    The network determines the colour and the marker. Groups of the same network have
-    different line styles.
+    Groups of the same network have the same colour and marker. Their line styles
+    differ, but repeat after the fourth group.
 
     Args:
         groups: the groups of one figure.

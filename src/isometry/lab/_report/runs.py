@@ -74,8 +74,8 @@ class Run:
         Args:
             what: name of the quantity: "loss", "accuracy", "orthogonality" ...
             split: "train", "validation" or "test"; None for a quantity that does not
-                depend on data. With None, if a step has several records, the last one
-                is used.
+                depend on data. With None, if several records have the same position,
+                the last one is used.
             against: the horizontal axis, "step" or "seconds".
 
         Returns:
@@ -174,8 +174,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 _REMEDY = "Remove the file or leave the run out."
 
-# The type of each entry of a file. We check it because another program or person may
-# have written the file.
+# The types of some entries of each file. We check them because another program or
+# person may have written the file.
 _ENTRIES = {
     CONFIG: {
         **dict.fromkeys(("task", "model", "command"), FieldType((str,))),
@@ -197,7 +197,7 @@ def _lines(path: Path) -> tuple[Record, ...]:
     """The JSON objects in a file, one per line, without an incomplete last line."""
     if not path.is_file():
         return ()
-    # a run that was killed may have written only half of a UTF-8 character
+    # do not fail if an incomplete last line is not valid UTF-8
     lines = path.read_bytes().decode(errors="replace").splitlines()
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
@@ -247,7 +247,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Runs that differ only in their seeds. Most groups have a single run.
+    """Runs that differ only in their seeds, and in options that hardly affect results.
 
     Attributes:
         runs: the runs in the order given, each with a different seed.
@@ -299,7 +299,7 @@ class SeedGroup:
     def curve(self, what: str, split: str | None, *, against: str = "step") -> Curve:
         """The mean and range of a quantity at each step, over the runs in `sound`.
 
-        At steps that a run has not reached, the mean is taken over the other runs.
+        At steps that a run has not recorded, the mean is taken over the other runs.
 
         Args:
             what: name of the quantity: "loss", "accuracy", "orthogonality" ...
@@ -315,7 +315,7 @@ class SeedGroup:
         for run in self.sound:
             steps, y = run.curve(what, split)
             places, _ = run.curve(what, split, against=against)
-            # if the axis shows seconds, leave out a run whose records have no seconds
+            # if the axis shows seconds, leave out a run in which any record lacks them
             if len(places) == len(steps):
                 for step, place, value in zip(steps, places, y, strict=True):
                     points.setdefault(step, []).append((place, value))
@@ -328,7 +328,7 @@ class SeedGroup:
 
 
 def seed_groups(runs: Iterable[Run]) -> tuple[SeedGroup, ...]:
-    """Group the runs of one task that differ only in their seeds.
+    """Group the runs of one task that differ only in entries of `MAY_DIFFER`.
 
     A second run with the same seed is not a new sample: it goes into another group.
 

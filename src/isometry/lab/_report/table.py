@@ -245,7 +245,7 @@ def count_text(value: int | None) -> str:
 
 
 def small(value: float | None) -> str:
-    """A number as text, with an exponent if it is very small or large."""
+    """A number as text, with an exponent if very small or large; a dash for None."""
     if value is None:
         return DASH
     if value == 0 or 1e-3 <= abs(value) < 1e4:

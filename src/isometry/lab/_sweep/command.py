@@ -35,14 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Train the runs that are not done yet, then print the table of all runs.
+    """Train the unfinished runs of a sweep and print the tables, or list the commands.
 
     Args:
         options: options of the command line.
 
     Returns:
-        The exit code: 1 if a run failed or diverged, 2 for an invalid plan, 130 after
-        an interruption.
+        The exit code: 0; 1 if a run failed, diverged or ran out of time; 2 if an option
+        is invalid, or a file or the engine cannot be used; 130 after an interruption.
     """
     values = {k: v for k, v in vars(options).items() if k != "command"}
     resume, trust = values.pop("resume", None), values.pop("trust", False)

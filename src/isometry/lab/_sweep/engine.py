@@ -26,7 +26,7 @@ class Engine:
         address: address of a Ray cluster, as HOST:PORT; by default the environment
             variable RAY_ADDRESS or, if that is not set, this machine
         jobs: number of runs at a time; by default as many as the cores allow, but one
-            for `isometry reproduce`
+            on a GPU and one for `isometry reproduce`
         budget: stop after this many hours; the same command resumes every run
     """
 
@@ -94,8 +94,9 @@ def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]
         For each run that is still not done, the reason, keyed by the run's name.
 
     Raises:
-        RunError: if the folder holds other runs with these names or is in use, or if
-            the engine is not available.
+        RunError: if the folder holds other runs with these names, has a damaged plan or
+            is in use, or if the engine is not available.
+        ValueError: if a file of a run is damaged.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped.
     """
     from isometry.lab._report.command import write_report
@@ -144,6 +145,7 @@ def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, 
 
     Raises:
         RunError: if Ray is asked for and is not installed or cannot be reached.
+        ValueError: if a file of a run is damaged.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped.
     """
     statuses = [_status(out / run.name) for run in runs]

@@ -53,8 +53,8 @@ def run_all(
         For each run that failed, the reason, keyed by the run's name.
 
     Raises:
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has written its
-            checkpoint or, after `GRACE` seconds, was killed.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
+            `GRACE` seconds, was killed.
     """
     waiting, children, failed = list(runs), dict[int, _Child](), dict[str, str]()
     kill_at, stop_at = math.inf, time.monotonic() + seconds
@@ -163,7 +163,7 @@ def _ended(children: dict[int, _Child]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Protect processes that are started inside the `with` block from Ctrl-C.
+    """Protect processes started inside the `with` block from Ctrl-C, except on Windows.
 
     On Ctrl-C, a terminal sends SIGINT to all its processes, even while they are
     importing torch. A process that is started inside the block inherits a mask that

@@ -45,8 +45,8 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
         The runs, each with a name that shows the options that vary.
 
     Raises:
-        ValueError: if no task is named, an option or a network is unknown, a value is
-            invalid, or a list is empty.
+        ValueError: if no task is named, a task, network or option is unknown, a value
+            is invalid, a list is empty, or two runs would get the same name.
     """
     axes = _axes({"threads": 1} | dict(values))
     varied = [name for name in axes if len(axes[name]) > 1 and name[-1] not in _NAMED]
@@ -77,7 +77,7 @@ def with_known_names(out: Path, runs: Sequence[SweepRun]) -> list[SweepRun]:
 
     Raises:
         RunError: if a name already belongs to another run, or to a folder that is not
-            part of this sweep.
+            part of this sweep, or if the plan is damaged.
     """
     known = read_plan(out) if (out / PLAN).exists() else []
     return [_with_known_name(out, run, known) for run in runs]
@@ -159,7 +159,7 @@ def check_trust(runs: Sequence[SweepRun], *, trust: bool) -> None:
         trust: whether classes that the plan names may be imported.
 
     Raises:
-        ValueError: if a class is not registered, and `trust` is False.
+        ValueError: if a class is unknown, or is not registered and `trust` is False.
     """
     from isometry.lab.paper.networks import NETWORKS
     from isometry.lab.tasks import TASKS

@@ -16,7 +16,7 @@ from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._sweep.view import GRACE, PAUSE, View, log_of, work
 from isometry.lab._train.config import Config
 
-# how many times a run is resumed after its worker has died
+# maximum number of times that a run is resumed after its worker has died
 RETRIES = 3
 
 
@@ -26,7 +26,7 @@ def run_all(
     """Train all runs, as many at a time as the cluster has resources for.
 
     The function returns when all runs have ended. If a worker dies, another worker
-    resumes its run from the last checkpoint.
+    resumes its run from the last checkpoint, up to `RETRIES` times.
 
     Args:
         runs: the runs, in order.
@@ -41,8 +41,8 @@ def run_all(
 
     Raises:
         RunError: if Ray is not installed, or the cluster cannot be reached.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has written its
-            checkpoint or, after `GRACE` seconds, was killed.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
+            `GRACE` seconds, was killed.
     """
     with _cluster(address, cpus) as ray, Signals() as signals:
         # make the path absolute, since a worker has a different working directory

@@ -60,8 +60,8 @@ def main(options: argparse.Namespace) -> int:
         options: options of the command line.
 
     Returns:
-        The exit code: 0; 1 if a run failed or diverged; 2 if an option is invalid or a
-        file cannot be used; 130 after an interruption.
+        The exit code: 0; 1 if a run failed, diverged or ran out of time; 2 if an option
+        is invalid or a file cannot be used; 130 after an interruption.
     """
     out = options.out or data_folder() / "reproduce"
     machine = {k: v for k, v in vars(options).items() if k in ("jobs", "budget")}
@@ -92,7 +92,7 @@ def sweep_run(run: PlannedRun, timit: Path | None = None) -> SweepRun:
 def _planned(options: argparse.Namespace) -> list[PlannedRun]:
     """The chosen runs of a plan, in the order in which they are trained.
 
-    Without `--timit`, the runs on TIMIT are left out.
+    Without `--timit`, the runs on TIMIT are left out. The plan "timit" requires it.
     """
     runs = _chosen(plan(options.what, options.models), options.runs, options.skip)
     if options.timit is not None:

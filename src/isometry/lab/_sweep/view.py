@@ -26,7 +26,7 @@ PAUSE = 0.2
 _LIVE, _PLAIN = 0.5, 60.0
 
 # To find the last record of a metrics file, this many bytes at its end are read. Lines
-# are much shorter, so these bytes always contain a whole line.
+# are much shorter, so these bytes contain the last whole line.
 _TAIL = 4096
 
 

@@ -1,4 +1,4 @@
-"""The command `isometry train`. Its options can also be in a TOML file."""
+"""The command `isometry train`. A TOML file can set options of task and training."""
 
 import argparse
 import functools
@@ -35,14 +35,16 @@ def add_tasks(
 ) -> None:
     """Make a parser accept a task, and options of the command, task and training.
 
-    Options may precede or follow the task. A user's own task must be imported before
-    its options are known. Therefore the words after the task are parsed later: the
-    parsed arguments have an attribute `parse_task`, a function that parses them.
+    Options may precede or follow the task. But the options of a user's own task must
+    follow it, because they are unknown until the task is imported. Therefore the words
+    after the task are parsed later, by a function that the parsed arguments contain as
+    `parse_task`.
 
     Args:
         parser: parser of a command.
-        add_own: adds the other options of the command to a parser.
-        several: whether each option takes one or more values.
+        add_own: adds options of the command itself, such as `--out`, to a parser.
+        several: whether options may have several values. Booleans and NAME=VALUE pairs
+            still have one.
     """
     from isometry.lab.tasks import TASKS
 
@@ -83,7 +85,7 @@ def add_tasks(
 
 
 def _find_task(name: str, parser: argparse.ArgumentParser, reserved: set[str]) -> type:
-    """The class of the task with this name. Exits if one of its options is reserved."""
+    """The class of a task. Exits if it is unknown or one of its options is reserved."""
     from isometry.lab.tasks import TASKS
 
     try:
@@ -186,8 +188,8 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
         The config, and the folder `out` (None if it was not given).
 
     Raises:
-        ValueError: if no task is named, the file cannot be read, or a name in it is
-            unknown.
+        ValueError: if no task is named, the file cannot be read, or the task or an
+            option is unknown or invalid.
     """
     from isometry.lab.tasks import TASKS
 

@@ -71,7 +71,7 @@ _BOUNDS: dict[str, tuple[str, float, float]] = {
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained; options that are left out have the paper's values.
+    """How a network is trained; options left out have the paper's values, if any.
 
     Attributes:
         model: name of the network: exprnn, scornn, scurnn, urnn, rgd, eurnn,
@@ -160,14 +160,13 @@ class Config:
         task: name of the task, or its class as package.module:Class.
         task_options: the fields of the task.
         training: how the network is trained.
-        command: the command line that repeats the run.
-        recipe: every option of the network and of its optimizers, including defaults.
-            A resumed or loaded run has the recorded options of the network, even if a
-            later version has other defaults. The options of the optimizers are in the
-            checkpoint.
+        command: the command line that repeats the run; empty for a run from Python.
+        recipe: the options of the network, with the defaults in its signature, and the
+            options of its optimizers. A resumed or loaded run has the recorded options
+            of the network, even if a later version has other defaults. The defaults of
+            the optimizers are in the checkpoint.
         about: facts about the task that reports need.
-        continued: one entry for each time that the run was resumed with new options:
-            the step at which it was resumed, and the new options.
+        continued: each step at which the run was resumed with options, and the options.
     """
 
     task: str
@@ -190,7 +189,7 @@ class Config:
         flat = {"format": FORMAT, "task": self.task, "task_options": self.task_options}
         flat |= asdict(self.training)
         flat |= {"command": self.command, "recipe": self.recipe}
-        # leave out `about` and `continued` if empty; earlier versions wrote neither
+        # leave out `about` and `continued` if empty, as earlier versions did
         optional = {"about": self.about, "continued": self.continued}
         flat |= {name: value for name, value in optional.items() if value}
         return (json.dumps(flat, indent=2) + "\n").encode()
@@ -228,7 +227,7 @@ class Config:
             The new config. Its command repeats the whole run from the beginning.
 
         Raises:
-            ValueError: if an option may not change.
+            ValueError: if an option may not change, or its value is invalid.
         """
         if not options:
             return self

@@ -42,8 +42,8 @@ def register(cls: Own, name: str | None = None) -> Own:
 
     Raises:
         TypeError: if the class is neither a task nor a network, or is incomplete.
-        ValueError: if isometry itself uses the name, or the network cannot be made from
-            its sizes alone.
+        ValueError: if isometry itself uses the name, if a field of the task has a type
+            that no option can have, or if the network cannot be made from its sizes.
     """
     kind: Any = cls
     registry: Registry[Any] = TASKS
@@ -88,7 +88,8 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
         The experiment.
 
     Raises:
-        ValueError: if the task, the network, the optimizer or an option is unknown.
+        ValueError: if the task, the network, the optimizer or an option is unknown or
+            unsuitable.
     """
     task, recipe, model = make_model(config, trust=trust)
     model = model.to(device)
@@ -126,12 +127,13 @@ def make_model(
         The task, the recipe of the network, and the network.
 
     Raises:
-        ValueError: if the task, the network or an option is unknown.
+        ValueError: if the task, the network, the optimizer or an option is unknown or
+            unsuitable.
     """
     task, training = make_task(config, trust=trust), config.training
     check_model(training, trust=trust)
-    # The config of a resumed or loaded run has a recipe with every option. Use these
-    # options, because the defaults may have changed since the run was started.
+    # The recipe in the config of a resumed or loaded run has the network's options. Use
+    # these options, because the defaults may have changed since the run was started.
     options: dict[str, Any] = config.recipe.get("options", {}) | training.model_options
     if training.model in NETWORKS.ours:
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
@@ -157,7 +159,7 @@ def _check_parameters(recipe: Recipe, model: nn.Module) -> None:
 
 
 def check_model(training: Training, *, trust: Trust) -> None:
-    """Raise a `ValueError` for an unknown network, or an option that the task decides.
+    """Raise a `ValueError` for an unknown network, or an option that is set elsewhere.
 
     Args:
         training: has the name of the network and its options.
@@ -178,14 +180,14 @@ _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # further parameters of a network's constructor that are not options for the user
 _OTHERS = {"self", "mode", "generator", "device", "dtype"}
-# The shape of inputs and outputs. Tasks put time first, and the output layer reads
-# states of `hidden_size` features.
+# Options that change the shape of inputs or outputs. Tasks put time first, and the
+# output layer reads states of `hidden_size` features.
 _LAYOUT = {"batch_first", "last_only", "bidirectional", "proj_size"}
 
 
 def _decided(name: str) -> set[str]:
     """The parameters of a network that the task and other options decide."""
-    # in a user's own network, any of these names may mean something else
+    # in a user's own network, names in `_OTHERS` and `_LAYOUT` may mean other things
     return _SIZES | (_OTHERS | _LAYOUT if name in NETWORKS.ours else set())
 
 
@@ -215,7 +217,7 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
 
 
 def _options_of(name: str, task: AbstractTask) -> list[str]:
-    """Names of the options of a network other than its sizes."""
+    """Names of the options of a network that the user may set."""
     model = networks.recipe(name, task, 2).make_model(device="meta")
     network = type(getattr(model, "network", model))
     names: list[str] = []
@@ -242,7 +244,7 @@ def make_task(config: Config, *, trust: Trust) -> AbstractTask:
         The task.
 
     Raises:
-        ValueError: if the task is unknown, or does not have one of the options.
+        ValueError: if the task is unknown, or one of its options is unknown or invalid.
     """
     return make(TASKS.find(config.task, trust=trust), config.task_options)
 
@@ -295,7 +297,7 @@ def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
 def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
     """The learning rate of an optimizer, with the user's `lr` and `lr_ratio`.
 
-    A new `lr` changes the rates of all optimizers by the same factor.
+    A new `lr` changes all rates by the same factor, except rates that `lr_ratio` sets.
     """
     rest = next(row for row in usual.optimizers if not row.parameters)
     before = rest.options["lr"]
@@ -321,7 +323,7 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
 
 
 def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
-    """The recipe for `config.json`, including defaults, which may change later."""
+    """The recipe for `config.json`, with the network's defaults, which may change."""
     network = getattr(model, "network", model)
     signature = inspect.signature(type(network).__init__)
     usual = {

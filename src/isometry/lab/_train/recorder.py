@@ -272,8 +272,8 @@ class Recorder:
         experiment: the task, the model and its optimizers.
         folder: folder of the run. If None, as in every process but the first, nothing
             is written or shown.
-        header: the values that `unpack` returned for the checkpoint of a resumed run;
-            empty for a new run.
+        header: the values that `unpack` returned for the run's checkpoint; empty if
+            there is no checkpoint.
     """
 
     def __init__(

@@ -40,16 +40,17 @@ def train(config: Config, out: Path | str | None = None) -> RunOutcome:
         config: config of the run. Classes that it names as package.module:Class are
             imported.
         out: folder of the run, which must not exist; if None, a new folder under the
-            user's data directory. The folder is removed if the run fails before it has
-            recorded a step.
+            user's data directory. An error other than a `RunError` removes the folder
+            if no step has been recorded.
 
     Returns:
         The folder and the summary.
 
     Raises:
-        RunError: if the folder exists or cannot be written to, or an option needs a
-            package that is missing.
-        TypeError: if the config is not a `Config`.
+        RunError: if the folder exists or cannot be written to, or a package that the
+            run needs is missing.
+        FileNotFoundError: if the data of the task is missing.
+        TypeError: if the config is not a `Config`, or names an unsuitable class.
         ValueError: if the config is invalid.
     """
     if not isinstance(config, Config):
@@ -98,9 +99,12 @@ def resume(
     Raises:
         RunError: if the folder does not hold a run; if the run is damaged, has
             diverged, or is being written by another process; if the run has ended, and
-            the options change something but do not make the run continue; or if the
-            options change the number of steps while the learning rates decay.
-        ValueError: if an option may not change, or `trust` does not allow a class.
+            the options change something but do not make the run continue; if the
+            options ask for fewer steps than were taken, or change the number of steps
+            while the learning rates decay; or if a package is missing.
+        FileNotFoundError: if the data of the task is missing.
+        ValueError: if an option is invalid or may not change, or `trust` does not allow
+            a class.
     """
     folder = Path(folder)
     before, summary = read_config(folder), files.read_summary(folder)
@@ -155,7 +159,8 @@ def load_model(
             classes that may be imported. Registered classes are always allowed.
 
     Returns:
-        The network with its output layer; it maps inputs to outputs (time, batch, k).
+        The network with its output layer. Its outputs usually have the shape
+        (time, batch, output_size).
 
     Raises:
         RunError: if the folder does not hold a run, if the run does not have these
@@ -184,8 +189,8 @@ def load_model(
 def _setup(config: Config, *, trust: Trust) -> Iterator[tuple[Experiment, Ranks]]:
     """Set up the process group, and build the experiment, for a `with` block.
 
-    Errors that would prevent the first step are raised here, before any file is
-    written. Inside the block, torch uses the number of threads in the config.
+    An invalid config and missing data or packages raise an error here, before any file
+    is written. Inside the block, torch uses the number of threads in the config.
     """
     training, threads = config.training, torch.get_num_threads()
     torch.set_num_threads(training.threads or threads)

@@ -20,7 +20,7 @@ def recurrent_matrix_of(model: nn.Module) -> Tensor | None:
 
     Returns:
         The matrix (n, n); if the cell has gates, the first of its matrices. None if the
-        layer is not from `isometry.nn`, or if the matrix is not finite.
+        network itself is not from `isometry.nn`, or if the matrix is not finite.
     """
     network = getattr(model, "network", model)
     if not isinstance(network, AbstractRecurrent):
