@@ -305,7 +305,7 @@ def test_a_mistake_in_a_network_keeps_its_traceback(name, message, tmp_path):
     out, model = tmp_path / "run", f"tests.lab.own:{name}"
     with pytest.raises((TypeError, ValueError), match=message) as caught:
         main(["train", TASK, *LINE, "--model", model, "--out", str(out)])
-    assert caught.value.__notes__ == ["isometry: raised in step 1 of the run"]
+    assert caught.value.__notes__ == ["isometry: raised after 0 steps of the run"]
     assert not out.exists()
     assert main(["train", TASK, *LINE, "--model", LAYER, "--out", str(out)]) == 0
 

@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch.optim import SGD
 
-from isometry.lab import Config, OptimizerRecipe, Schedule, evaluate, train
+from isometry.lab import (
+    Config,
+    OptimizerRecipe,
+    Schedule,
+    evaluate,
+    register,
+    train,
+)
 from isometry.lab._cli import main
 from isometry.lab._train.experiment import build
 from isometry.lab.paper import recipe
@@ -202,3 +209,10 @@ def test_a_missing_import_in_a_module_is_its_own_error(words, tmp_path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="No module named 'foo'"):
         main(["train", *words, "--out", str(tmp_path / "run")])
+
+
+@pytest.mark.errors
+def test_only_classes_are_registered():
+    """Python's error about `__name__` used to be raised."""
+    with pytest.raises(TypeError, match=r"must be .*; got 3"):
+        register(3)  # type: ignore[type-var] # not a class

@@ -142,6 +142,25 @@ def test_without_validation_the_last_test_is_compared():
     assert best(experiment) == (run,)
 
 
+def test_a_metric_may_have_any_name(tmp_path):
+    """A figure is written for a metric with a slash, which is no folder."""
+    run = run_of([record(1, "test", **{"F1/macro": 0.5})])
+    experiment = ReportedExperiment(
+        "own", "", "F1/macro", (run,), None, larger_is_better=True
+    )
+    (figure,) = draw(experiment, tmp_path)
+    assert figure.svg == tmp_path / "own-F1_macro-test.svg"
+    assert figure.svg.exists()
+
+
+def test_a_report_says_that_all_runs_diverged():
+    run = run_of([record(1, "test", accuracy=0.5)], status="diverged")
+    experiment = ReportedExperiment(
+        "own", "", "accuracy", (run,), None, larger_is_better=True
+    )
+    assert headline(experiment) == "Every run diverged."
+
+
 def test_the_papers_number_stands_beside_ours(tmp_path):
     """The paper's number stands beside ours; its other rows follow."""
     runs = [

@@ -108,6 +108,11 @@ class ReportedExperiment:
         return self.baseline if is_loss else None
 
 
+def for_file_name(text: str) -> str:
+    """A text with unusual characters, such as "/", replaced by underscores."""
+    return re.sub(r"[^\w.+=-]+", "_", text)
+
+
 def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     """Group runs into experiments by task and task options.
 
@@ -126,8 +131,7 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     result = []
     for members in by_task.values():
         task = about(members[0].config)
-        # replace unusual characters, since the key becomes part of file names
-        key = re.sub(r"[^\w.+=-]+", "_", task["key"])
+        key = for_file_name(task["key"])
         keys.append(key)
         if (nth := keys.count(key)) > 1:
             key = f"{key}-{nth}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isometry.lab._report.experiments import ReportedExperiment
+from isometry.lab._report.experiments import ReportedExperiment, for_file_name
 from isometry.lab._report.looks import LIGHT, Look, looks
 from isometry.lab._report.runs import Curve, Run, SeedGroup, numbers
 
@@ -112,7 +112,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
 
     figures = []
     for name, caption, paint in _panels(experiment):
-        svg = folder / f"{experiment.key}-{name}.svg"
+        svg = folder / f"{experiment.key}-{for_file_name(name)}.svg"
         # avoid pyplot, which keeps global state, opens windows and holds on to memory
         with mpl.rc_context(STYLE):
             canvas = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")

@@ -128,6 +128,8 @@ def headline(experiment: ReportedExperiment) -> str:
     groups = experiment.groups
     top = tables.best_group(experiment, groups)
     if top is None:
+        if all(run.status == "diverged" for run in experiment.runs):
+            return "Every run diverged."
         return "No run has measured anything yet."
     value = tables.spread(top.values(experiment.compared))
     label = looks(groups)[groups.index(top)].label

@@ -129,7 +129,7 @@ def _message(child: _Child) -> str:
     if code < 0:
         how = f"was ended by signal {signal.Signals(-code).name}"
     if code == -signal.SIGKILL:
-        how += ", perhaps because memory ran out"
+        how += f", perhaps because memory ran out or it did not stop in {GRACE:.0f} s"
     return f"its process {how}. See {log_of(child.folder)}."
 
 

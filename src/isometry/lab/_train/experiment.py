@@ -47,7 +47,7 @@ def register(cls: Own, name: str | None = None) -> Own:
     """
     kind: Any = cls
     registry: Registry[Any] = TASKS
-    usual = getattr(kind, "name", "") or kind.__name__
+    usual = getattr(kind, "name", "") or getattr(kind, "__name__", "")
     if isinstance(kind, type) and issubclass(kind, nn.Module):
         registry, usual = NETWORKS, kind.__name__
     registry.add(name or usual, kind)
