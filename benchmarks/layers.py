@@ -40,10 +40,10 @@ STEPS = len(NORMS) + len(BATCHES) + 1 + 3
 
 
 def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
-    """A layer with an n x k weight. With our maps, its coordinates have this norm.
+    """A layer with an n x k weight, constrained by the contender `name`.
 
-    The time of torch's two maps does not depend on the norm, so their coordinates keep
-    their initial values.
+    With our exponential or our Cayley map, its coordinates have this norm. The time of
+    all other contenders does not depend on the norm, so they start as usual.
     """
     layer = constrain_as(orthogonal_linear(k, n, seed=0), name)
     if name in (OURS, OUR_CAYLEY) and norm > 0:

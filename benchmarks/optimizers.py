@@ -170,7 +170,7 @@ def descend(
 
 
 def measure_curves() -> dict[str, dict[str, list[float]]]:
-    """Curves of one problem solved in five ways, all with the same rate."""
+    """Curves of one problem solved in five ways, at one rate in the group's metric."""
     n, lr = PROCRUSTES, 0.25
     rng = torch.Generator().manual_seed(5544)
     target = SO(n).random(generator=rng, dtype=torch.float64)

@@ -11,7 +11,7 @@ except ImportError:  # `benchmarks.versions` also runs older commits
 
 
 def peak(call: Callable[[], object]) -> int:
-    """The largest number of bytes that torch has allocated at any time of a call."""
+    """The most bytes that a call holds at once, beyond what torch held before it."""
     call()
     # Free the memory that the library keeps between calls. The next call allocates it
     # again, and the profiler counts it.

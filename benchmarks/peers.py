@@ -10,7 +10,10 @@ from isometry.lab.bench.timing import Call
 
 
 def scipy_expm(A: Tensor, G: Tensor) -> Call:
-    """SciPy's exponential and its gradient, the Frechet derivative L(A^H, G)."""
+    """SciPy's exp(A^H), and the gradient of exp at A.
+
+    The gradient is the Frechet derivative L(A^H, G).
+    """
     import scipy.linalg
 
     X, Y = A.mH.numpy(), G.numpy()

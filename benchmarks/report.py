@@ -1,4 +1,4 @@
-"""Tables in Markdown from records of measurements; no number is typed by hand."""
+"""Tables in Markdown from records; no measured number is typed by hand."""
 
 import re
 from collections.abc import Sequence
@@ -91,13 +91,13 @@ def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def paragraph(records: dict[str, dict[str, Any]]) -> str:
-    """The paragraph of the README about measurements, for each processor."""
+    """The README's paragraphs about the processors with measured kernels."""
     measured = [record for record in records.values() if "kernel" in record]
     return "\n\n".join(fill(sentence(record), width=88) for record in measured)
 
 
 def sentence(record: dict[str, Any]) -> str:
-    """The sentence of the README about one processor."""
+    """The paragraph of the README about one processor."""
     large = [r for r in record["kernel"] if r["case"].startswith("float32, n = ")]
     large = [r for r in large if r["case"].endswith(("256", "512", "1024"))]
     ratios = [r["ratio"] for r in large]

@@ -13,7 +13,7 @@ from isometry.groups import SO, AbstractGroup, U
 from isometry.linalg import expm_skew, expm_skew_frechet
 
 PATH = Path(__file__).parents[1] / "docs" / "assets" / "theory.png"
-# the exponent of the leading error, the colour as in other figures, and the marker
+# the exponent of the leading error, the colour, and the marker
 RETRACTIONS = {
     "qr": (2, "#999999", "D"),
     "polar": (3, "#cc79a7", "P"),

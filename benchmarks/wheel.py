@@ -22,7 +22,8 @@ from isometry._backend.build import Variant
 
 NATIVE, AGAIN = "native", "native again"
 
-# cases of `version_cases` that use C; torch computes cases with complex matrices
+# a selection of the cases of `version_cases` that use C; none has complex matrices,
+# which torch computes
 CASES = (
     *("kernels: 4096 x 8 x 8", "kernels: 1024 x 32 x 32", "kernels: 16", "kernels: 64"),
     *("kernels: 128, norm 3", "kernels: 512, norm 3", "kernels: 256, float64"),

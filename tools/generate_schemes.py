@@ -8,12 +8,12 @@ scheme is fitted to $e^{ix}$ and to its derivative together, on $|x| \le \theta$
 polynomial fits the value alone, the error of its derivative can be degree$^2$ times as
 large at the ends of the interval, and gradients would be biased.
 
-*Two products* give every polynomial of degree 4,
+*Two products* give every polynomial of degree 4 with constant term $I$,
 $p = I + c_1 A + (c_2 I + c_3 A + c_4 A^2) A^2$.
 
-*Three products* give every polynomial of degree 6: with $\alpha = c_6 / c_5$,
-$P_3 = (A + \alpha A^2)(c_3 A^2 + c_5 A^4)$ has the terms in $A^3$, $A^5$ and $A^6$. The
-final combination adds the other terms.
+*Three products* give every such polynomial of degree 6 with $c_5 \ne 0$: if
+$\alpha = c_6 / c_5$, $P_3 = (A + \alpha A^2)(c_3 A^2 + c_5 A^4)$ has the terms in
+$A^3$, $A^5$ and $A^6$. The final combination corrects the others.
 
 *Four products* reach degree 16, but with fewer free coefficients than a general
 polynomial has, and there is no closed form. The starts below are from a random search.
@@ -24,7 +24,7 @@ machine.
 
 The widest scheme of single precision is used as the search found it. For this scheme,
 the search went on with Lawson's weights, which minimize the larger of the two maximal
-errors. The result is half as large as for a least-squares fit. Among several schemes
+errors. This maximum is half as large as for a least-squares fit. Among several schemes
 with this minimum, the search chose the one with the least rounding error on random
 matrices. Its rounding error is still a fifth larger than the rounding error of the
 scheme for the next smaller angle, so the library has both schemes.
@@ -63,7 +63,8 @@ TAIL_DEGREE = 48
 POINTS = 400
 # how far a coefficient may move from its start at little cost; see `fit`
 LEASH = mp.mpf(10) ** -4
-# nodes of the fit: enough for the even and the odd part of a polynomial of degree 16
+# nodes of the fit, the positive Chebyshev nodes of degree 28: enough for the even and
+# the odd part of a polynomial of degree 16
 NODES = [mp.cos(mp.pi * (2 * k + 1) / 56) for k in range(14)]
 
 # Rows L3, R3, L4, R4 and the final combination of schemes with four products: a scheme
@@ -141,8 +142,8 @@ def jacobian(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
     _, _, basis, slopes, factors = evaluate(rows, z, theta)
     last = len(basis) - 1
     # s: derivative of the value with respect to each basis element b, which is also the
-    # derivative of the slope with respect to the slope of b;
-    # t: derivative of the slope with respect to b
+    # derivative of the value's z-derivative with respect to the z-derivative of b;
+    # t: derivative of the value's z-derivative with respect to b
     s = [mp.mpc(a) for a in rows[-1]] + [mp.mpc(1)]
     t = [mp.mpc(0)] * (last + 1)
     out = [[(basis[j], slopes[j] / theta) for j in range(last)]]
@@ -167,11 +168,11 @@ def jacobian(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
 
 
 def fit(start: Sequence[Row], theta: mp.mpf, tolerance: mp.mpf) -> list[Row]:
-    """Least-squares fit of value and derivative at Chebyshev nodes of (0, theta).
+    """Least-squares fit of value and derivative at points theta z, with z in `NODES`.
 
     Many schemes give almost the same polynomial. A penalty selects the scheme near
-    `start`: a coefficient that moves by `LEASH` costs as much as a misfit of one
-    `tolerance`.
+    `start`: a coefficient that moves by `LEASH` costs as much as an error of one
+    `tolerance` in the derivative at one node.
     """
     rows = [list(row) for row in start]
     free = free_coefficients(rows)
@@ -214,7 +215,7 @@ def misfits(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf, tolerance: mp.mpf):
 
 
 def normal_equations(rows, free, theta: mp.mpf, tolerance: mp.mpf):
-    """The matrix J^T J and the vector -J^T r, where r has the misfits at all nodes."""
+    """The real parts of J^H J and -J^H r, where r has the misfits at all nodes."""
     normal, right = mp.zeros(len(free)), mp.zeros(len(free), 1)
     for z in NODES:
         jac = jacobian(rows, z, theta)

@@ -1,4 +1,4 @@
-"""What the figures of the page show, as data."""
+"""What the figures of docs/reproduction.md and docs/how-to/maps.md show, as data."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -143,7 +143,7 @@ def charts(records: Records, experiments: Records) -> Iterator[Chart]:
         experiments: the small experiments, by name.
 
     Yields:
-        The figures in the order of the page.
+        The figures of docs/reproduction.md and docs/how-to/maps.md.
     """
     for experiment in ("copying-1000", "copying-2000"):
         if runs := of(records, experiment):
@@ -375,8 +375,9 @@ def _drawn(
 ) -> Iterator[tuple[Mapping[str, Any], int, str]]:
     """Each run with its colour and line style.
 
-    A network has its usual colour, or an unused one if another network of the figure
-    has the same. Runs of one network differ in line style.
+    A network has its usual colour. If an earlier network of the figure has the same, it
+    gets an unused one, as long as there is one. Line styles tell up to four runs of one
+    network apart.
     """
     usual = {model(r): NETWORK_LOOKS[model(r)][1] for r in runs}
     unused = iter(sorted(set(range(len(LIGHT))) - set(usual.values())))

@@ -90,7 +90,7 @@ def _alone(records: Records) -> str:
     others = [r for r in runs if r not in ours]
     is_alone = all(map(_is_solved, ours)) and not any(map(_is_solved, others))
     word = _word(confirmed=is_alone)
-    # A network that was stopped before ExpRNN had solved the task was not refuted.
+    # a network that was stopped before ExpRNN had solved the task might yet solve it
     longest = max((r["summary"]["solved_at"] or 0 for r in ours), default=0)
     if is_alone and any(r["summary"]["steps"] < longest for r in others):
         word = "open"
@@ -109,7 +109,7 @@ def _outcome(r: Mapping[str, Any]) -> str:
     )
 
 
-# Epochs after which networks are compared: most of them were trained for 10.
+# epochs after which networks are compared; scoRNN was trained for only 10
 EPOCHS = (1, 5, 10)
 
 

@@ -4,7 +4,7 @@
 steps. A run may stop then. *Spike*: a training loss that is more than twice the median
 of the 50 steps before it, and above 1 % of the baseline. A spike ends when the loss
 is no longer above the limit that it exceeded at the start of the spike. *Unstable*:
-three spikes or more, counted from step 100 on.
+three spikes or more, counted after step 100.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,8 @@ class Spikes:
     Attributes:
         count: number of spikes; a long spike counts once.
         steps: number of steps that are part of a spike.
-        worst: largest ratio of a loss to the median of the 50 steps before it.
+        worst: largest ratio of a loss after step 100 to the median of the 50 steps
+            before it.
     """
 
     count: int

@@ -1,4 +1,4 @@
-"""Draw the figures of the page."""
+"""Draw the charts of `tools.reproduction.charts` as SVG files."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page on reproduction, in Markdown, from the records alone."""
+"""The page docs/reproduction.md, from records, the paper's tables, and `texts`."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

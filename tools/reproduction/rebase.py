@@ -21,8 +21,8 @@ SEEDS = (1, 2, 3, 4, 5)
 # the seed with which the rate is chosen for the fixed base; it is not in `SEEDS`
 TRIAL_SEED = 0
 
-# A number of steps that no run reaches. ExpRNN has a base only if `rebase_every` is
-# set, so the contender with a fixed base sets it to this number. The two contenders
+# A number of steps that no run reaches. Without `rebase_every`, ExpRNN would have no
+# base, so the contender with a fixed base sets it to this number. The two contenders
 # then differ only in whether the base moves.
 NEVER = 10**9
 

@@ -21,7 +21,7 @@ FORMAT = 1
 # the ways in which a run can end
 ENDED = (*runs.ENDED, "diverged")
 
-# number of points of a training curve; each is a median of several steps
+# largest number of points of a training curve; each is a median of some steps
 POINTS = 200
 
 # entries of a configuration that name folders of the machine
@@ -29,13 +29,13 @@ PLACES = ("root", "command")
 
 
 def record(run: Run) -> dict[str, Any]:
-    """The record of a run: all that the page needs, in a few kilobytes.
+    """The record of a run: all that the page needs, in less than 20 kilobytes.
 
     Args:
         run: a run that has ended.
 
     Returns:
-        A dictionary that JSON can hold; numbers have five digits.
+        A dictionary that JSON can hold; floats have five digits.
     """
     config = {k: v for k, v in run.config.items() if k not in PLACES}
     options = {k: v for k, v in config["task_options"].items() if k not in PLACES}

@@ -42,17 +42,17 @@ class AbstractNamedCell(AbstractCell):
 class AbstractNamedRecurrent(AbstractRecurrent):
     """A recurrent network whose weights can be read under torch's names.
 
-    The names are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and `bias_hh_l0` for each
-    layer, and end with `_reverse` for the second direction. `weight_hh_l0` is the
-    orthogonal weight itself; in gated cells it holds the weights of all gates, stacked.
-    A cell has one bias, which is `bias_ih_l0`. `bias_hh_l0` is a new tensor of zeros at
-    each access (except in `ExpGRU(candidate_bias=True)`). The threshold of modReLU
-    cannot be read as `bias_ih_l0` or `bias_hh_l0`. The parameters themselves are in
-    `cells`.
+    The names in layer 0 are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and
+    `bias_hh_l0`; names of the second direction end with `_reverse`. `weight_hh_l0` is
+    the orthogonal weight itself; in gated cells it holds the weights of all gates,
+    stacked. `bias_ih_l0` is the bias of the cell, and `bias_hh_l0` is a new tensor of
+    zeros at each access (with `ExpGRU(candidate_bias=True)`, it contains the second
+    bias). Neither name exists if the cell has no bias, or if its bias is the threshold
+    of modReLU. The parameters themselves are in `cells`.
 
     Attributes:
         bias: whether cells have a bias.
-        mode: torch's name for the kind of cell, such as "LSTM" or "RNN_TANH".
+        mode: the kind of cell, named in torch's manner, such as "LSTM" or "RNN_TANH".
         proj_size: always 0.
     """
 

@@ -15,7 +15,7 @@ def count_parameters(module: nn.Module) -> int:
     A complex number counts as two. A constrained weight counts as the dimension of its
     manifold, $n(n-1)/2$ for an orthogonal and $n^2$ for a unitary matrix, however its
     coordinates are stored. Parameters that do not require a gradient do not count. The
-    tables of [LM19] count in this way, except in three rows.
+    tables of [LM19] count in this way, except in a few rows with misprints.
 
     Args:
         module: the model, with its output layer.

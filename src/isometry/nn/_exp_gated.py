@@ -127,7 +127,8 @@ class ExpLSTM(AbstractGated):
         generator: source of the random numbers for `init`.
 
     Raises:
-        ValueError: if an option has an invalid value.
+        TypeError: if a flag is not True or False.
+        ValueError: if another option has an invalid value.
 
     References:
         [LM19] section 5.2, which leaves this network for future research.
@@ -192,7 +193,7 @@ class ExpGRU(AbstractGated):
 
     It is called like `torch.nn.GRU`, with the same shapes, gate order and weight names
     (`weight_hh_l0` and so on, read-only). A cell has one bias vector, and $b_{hn} = 0$
-    unless `candidate_bias` is set. `isometry.load_foreign` loads checkpoints from
+    without `candidate_bias`. `isometry.load_foreign` loads checkpoints from
     `nn.GRU`, and replaces each gate's recurrent map with the nearest rotation. Such
     checkpoints usually need `candidate_bias`. `to_torch` returns an `nn.GRU`.
 
@@ -215,8 +216,8 @@ class ExpGRU(AbstractGated):
         bidirectional: whether a second cell reads each layer's input backwards.
         device: device of the parameters.
         dtype: dtype of the parameters.
-        candidate_bias: whether there is a bias $b_{hn}$, which the reset gate
-            multiplies, as in torch.
+        candidate_bias: whether there is also a bias $b_{hn}$, which the reset gate
+            multiplies, as in torch. It has no effect if `bias` is False.
         retraction: "exp", "cayley", "pade-m" with a degree m, or a map object, as in
             `isometry.orthogonal`.
         init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
@@ -230,7 +231,8 @@ class ExpGRU(AbstractGated):
         generator: source of the random numbers for `init`.
 
     Raises:
-        ValueError: if an option has an invalid value.
+        TypeError: if a flag is not True or False.
+        ValueError: if another option has an invalid value.
 
     References:
         [LM19] section 5.2, which leaves this network for future research.

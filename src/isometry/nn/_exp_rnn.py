@@ -32,8 +32,9 @@ class ModReLU(nn.Module):
 
     It keeps the sign of a real number and the phase of a complex number, so it commutes
     with multiplication by phases. $\sigma(0) = 0$, and the gradient at 0 is zero. A
-    complex recurrent layer saves only $\sigma(z)$. If $|z| \ll b$, the gradient across
-    $z$, which is $1 + b / |z|$ there, has a relative error of up to $\epsilon b / |z|$.
+    complex recurrent layer saves only $\sigma(z)$. So if $0 < |z| \ll b$, the
+    derivative across $z$, which is $1 + b / |z|$, has a relative error of up to
+    $\epsilon b / |z|$, where $\epsilon$ is the machine precision.
 
     Args:
         features: size of the last axis.
@@ -164,7 +165,7 @@ class ExpRNNCell(AbstractNamedCell):
         constraint, the recurrent weight becomes the identity.
         """
         # The constraint, if there is one, notices this write. At the end of this method
-        # it replaces the identity with a weight drawn by `init`.
+        # it replaces the identity with the weight that `init` asks for.
         nn.init.eye_(self.weight_hh)
         # variance 2 / fan-in, as for ReLU; the real and the imaginary part of a complex
         # number each have half of this variance
@@ -199,7 +200,7 @@ class ExpRNNCell(AbstractNamedCell):
         return last if rows.batched else last[0]
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """All states, as rows, and the last state of each sequence."""
+        """All states as rows (None with `last_only`), and each sequence's last one."""
         T, W, b = self.weight_ih, self.weight_hh, self.bias
         if b is None and self.sigma.takes_threshold():
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
@@ -284,8 +285,8 @@ class ExpRNN(AbstractNamedRecurrent):
     weights (`weight_hh_l0` and so on, read-only; the parameters are in `cells`).
     Two things differ. First, a cell has one bias vector. For modReLU it is the
     threshold $b$; for other nonlinearities it is added to $T x$. Second, the default
-    nonlinearity is modReLU, which unlike tanh is not bounded: states grow with the
-    number of time steps, and initial losses are larger.
+    nonlinearity is modReLU, which unlike tanh is not bounded: states can grow with the
+    number of time steps, which makes initial losses larger.
 
     If the nonlinearity is "tanh" or "relu", `isometry.load_foreign` loads checkpoints
     from `nn.RNN`, and replaces the recurrent weight with the nearest rotation;
@@ -321,8 +322,8 @@ class ExpRNN(AbstractNamedRecurrent):
         train_h0: whether the initial state is learned. It starts at zero.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.
-        chunk: with `last_only`, store only every `chunk`-th state for the backward
-            pass, which recomputes the others. This saves memory for long sequences.
+        chunk: with `last_only`, the last layer stores only every `chunk`-th state, and
+            the backward pass recomputes the others. This saves memory.
         generator: source of the random numbers for `init`.
 
     References:

@@ -69,7 +69,7 @@ class GatedCell(AbstractNamedCell):
         hidden_size: number of features of a state.
         gates: the kind of cell, an LSTM or a GRU.
         bias: whether there is a bias, one number for each gate and feature.
-        candidate_bias: whether a GRU adds a second bias to $W_n h$.
+        candidate_bias: whether a GRU with a bias adds a second one to $W_n h$.
         device: device of the parameters.
         dtype: dtype of the parameters.
         **constraint: the options of `isometry.constrain`.
@@ -111,7 +111,7 @@ class GatedCell(AbstractNamedCell):
         constraint, the matrices in `weight_hh` become the identity.
         """
         # The constraint, if there is one, notices this write. At the end of this method
-        # it replaces the identity with matrices drawn by `init`.
+        # it replaces the identity with the matrices that `init` asks for.
         with torch.no_grad():
             W = self.weight_hh
             W.copy_(torch.eye(self.hidden_size, device=W.device))
@@ -126,7 +126,7 @@ class GatedCell(AbstractNamedCell):
         return (zeros,) * self.gates.states
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """All outputs, as rows, and the last state of each sequence."""
+        """All outputs as rows (None with `last_only`), and the last states."""
         with autocast_off(x.device):
             weights = [*self.torch_weights().values()]
             plain = needs_plain_operations(x, *weights, *first)
@@ -176,7 +176,7 @@ class GatedCell(AbstractNamedCell):
         return self.weight_hh[0]
 
     def torch_weights(self) -> dict[str, Tensor]:
-        """The tensors in torch's layout, with two biases as in torch.
+        """The tensors in torch's layout, with two biases as in torch, or none.
 
         The second bias is zero, except in the candidate's part if there is a `bias_hn`.
         """

@@ -97,8 +97,9 @@ class AbstractCell(nn.Module, ABC):
 def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
     """Apply a conversion such as `t.double()` to `X`, which stays real or complex.
 
-    torch's `Module.double` leaves complex tensors alone, and `Module.to` makes all
-    tensors real, or all complex. A cell may have both kinds, in the same precision.
+    torch's `Module.double` leaves complex tensors alone, and `Module.to` with a dtype
+    makes all tensors real, or all complex. A cell may have both kinds of tensors, in
+    the same precision.
 
     Raises:
         TypeError: if `X` is complex, and the conversion is one to half precision.
@@ -126,16 +127,17 @@ def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
 
 
 def _polish(Q: Tensor, manifold: AbstractManifold, before: torch.dtype) -> None:
-    """Remove the rounding errors of a point that was cast from the dtype `before`.
+    """Remove the rounding errors of a point that was cast to a wider dtype.
 
-    A `Q` that was not a point in that dtype does not change.
+    After a cast to the same or a narrower dtype, `Q` does not change. Nor does a `Q`
+    that was not a point in the dtype `before`.
     """
     wider = torch.finfo(Q.dtype).eps < torch.finfo(before).eps
     if not wider or is_fake(Q) or is_wrapper(Q):
         return
     if manifold.worst_defect(Q) <= rounding_bound(manifold, before):
         # A defect of half precision is too large for `polish`. Each pass squares the
-        # defect of single precision, so a single pass would not suffice.
+        # defect, so it takes two passes from single to double precision.
         P = manifold.nearest(Q) if before in HALF else Q
         Q.copy_(manifold.polish(manifold.polish(P)))
 
@@ -188,9 +190,9 @@ class AbstractRecurrent(nn.Module, ABC):
         bidirectional: whether a second cell reads each layer's input backwards.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.
-        chunk: with `last_only`, store only every `chunk`-th state for the backward
-            pass, which recomputes the others. A sequence of `T` time steps then takes
-            memory for `T / chunk + chunk` states instead of `T`.
+        chunk: with `last_only`, the last layer stores only every `chunk`-th state for
+            the backward pass, which recomputes the others. A sequence of `T` time steps
+            then takes memory there for `T / chunk + chunk` states instead of `T`.
     """
 
     input_size: int
@@ -215,7 +217,7 @@ class AbstractRecurrent(nn.Module, ABC):
         """Make the cells of all layers and directions.
 
         Args:
-            make_cell: makes the cell for one direction of one layer, given its number
+            make_cell: makes the cell for one direction of one layer, given the number
                 of input features.
         """
         directions = 2 if self.bidirectional else 1
@@ -288,8 +290,8 @@ class AbstractRecurrent(nn.Module, ABC):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
-        # raise here, before any tensor is loaded, and before a constraint reports that
-        # its own keys are missing
+        # raise here, before any tensor of this layer is loaded, and before a constraint
+        # reports that its own keys are missing
         if f"{prefix}weight_hh_l0" in state_dict:
             raise ValueError(
                 f"`state_dict` must be the state of another {type(self).__name__}; got "
@@ -358,7 +360,7 @@ def _level_of_user() -> int:
 def _scan_cell(
     cell: AbstractCell, x: Tensor, first: State, run: Pass, direction: int
 ) -> tuple[Tensor, State]:
-    """The outputs and last state of a cell; direction 1 runs backwards in time."""
+    """A cell's outputs (or last output) and last state; direction 1 runs backwards."""
     x = run.time_steps.reversed(x) if direction else x
     H, last = cell.scan(x, first, run)
     if H is None:

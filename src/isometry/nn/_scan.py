@@ -2,11 +2,11 @@ r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$ with a hand-written backwar
 
 Autograd would save all intermediate results of every time step, and its backward pass
 would consist of many small operations. Here only the states are saved, because the
-derivative of $\sigma$ can be computed from its value; for smooth modReLU, a modulus of
-each entry is saved, too. With a `chunk`, only the state before each chunk is saved, and
-the backward pass computes the states of each chunk once more. A complex state is stored
-as a row of pairs of real numbers, so the same functions of real matrices compute real
-and complex states.
+derivative of $\sigma$ can be computed from its value; for smooth modReLU, the modulus
+of each argument is saved, too. If sequences are longer than `chunk`, only the state
+before each chunk is saved, and the backward pass computes the states once more. A
+complex state is stored as a row of pairs of real numbers, so the same functions of real
+matrices compute real and complex states.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +34,8 @@ class Weights(NamedTuple):
     """The weights and the nonlinearity of a recurrence.
 
     `T` is (n, inputs), and `W` is (n, n). The bias `b` is (n,) or None: for modReLU it
-    is the threshold, for other nonlinearities it is added to T x.
+    is the threshold, for other nonlinearities it is added to T x. If complex states are
+    stored as pairs, n counts real numbers, and a threshold is (n / 2,).
     """
 
     T: Tensor
@@ -53,7 +54,7 @@ class Weights(NamedTuple):
         return None if self.sigma.takes_threshold() else self.b
 
     def cell(self, m: Tensor | None) -> Cell:
-        """The recurrence as a backend expects it; `m` are the moduli, if any."""
+        """The recurrence as a backend expects it; `m` is memory for moduli, or None."""
         return Cell(self.W, self.sigma, self.threshold(), m)
 
 
@@ -87,7 +88,8 @@ def unrolled(
 ) -> tuple[Tensor | None, Tensor]:
     """Compute what `scan` returns, with ordinary torch operations.
 
-    This is for second derivatives, `torch.func`, compilers and empty batches.
+    This is for second derivatives, batched gradients, empty batches, and all cases in
+    which `needs_plain_operations` is true, such as `torch.func` and compilers.
     """
     T, W, _, (name, epsilon) = weights
     threshold, states, h = weights.threshold(), [], h0
@@ -111,7 +113,7 @@ class Scan(torch.autograd.Function):
         time_steps, last_only, chunk = run
         cuts = time_steps.cut(chunk if last_only else None)
         # Save the state before each chunk. If there is only one chunk, also save all
-        # states H and, for smooth modReLU, their moduli m.
+        # states H and, for smooth modReLU, the moduli m of its arguments.
         firsts, H, m = [], h0, None
         last = torch.empty_like(h0)
         for part, rows in cuts:

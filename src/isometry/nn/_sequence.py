@@ -47,6 +47,7 @@ class Rows:
         """Convert rows of states back to the form of the user's input.
 
         `H` holds the states of all time steps or, with `last_only`, the last states.
+        With `last_only`, the result is a tensor even if the input was packed.
         """
         if self.packed is not None and not last_only:
             return PackedSequence(H, *self.packed[1:])
@@ -165,7 +166,8 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`.float()` for numbers, `.long()` for indices."
         )
     # In a graph, in a transform and in a fake tensor, the indices cannot be read now.
-    # Torch's own indexing checks them later. An empty tensor has nothing to check.
+    # Later, torch's indexing refuses indices that are too large, but it counts negative
+    # ones from the end. An empty tensor has nothing to check.
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))
@@ -178,11 +180,11 @@ def check_rows(rows: Rows, inputs: int) -> None:
 
 
 def in_dtype_of(state: Tensor, x: Tensor, name: str) -> Tensor:
-    """Return inputs or states `x` in the dtype in which a cell computes.
+    """Return inputs or states `x` in a dtype that a cell accepts, or raise.
 
-    `state` is a state of the cell, in this dtype. Class indices become int64. All other
-    numbers must already have the dtype of `state`, but a complex cell also accepts real
-    inputs of the same precision. Under autocast, real numbers are cast.
+    `state` is a state of the cell. Class indices become int64. All other numbers must
+    already have the dtype of `state`, but a complex cell also accepts real inputs of
+    the same precision. Under autocast, real numbers are cast.
     """
     if x.device != state.device:
         raise ValueError(

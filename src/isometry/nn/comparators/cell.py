@@ -30,7 +30,7 @@ class Draw:
     """Creates the parameters of a cell, one by one.
 
     All numbers are drawn in double precision on the CPU, so that the same generator
-    gives the same network in every precision and on every device.
+    gives the same network, up to rounding, in every precision and on every device.
 
     Args:
         device: device of the parameters.
@@ -101,8 +101,8 @@ class SmoothModReLU:
         epsilon: $\epsilon$.
 
     Raises:
-        ValueError: if $\epsilon$ is negative, infinite, NaN, or so small that it
-            would be rounded to 0 in float32.
+        ValueError: if $\epsilon$ is negative, infinite or NaN, or if it is positive
+            but below the smallest normal number of float32.
     """
 
     epsilon: float
@@ -155,7 +155,7 @@ class AbstractComparatorCell(AbstractCell):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw new values for all parameters, from torch's default generator."""
+        """Draw new parameter and buffer values, from torch's default generator."""
         # Draw new parameters in a copy of this cell, and copy back only their values.
         # An optimizer may hold the parameters of this cell, so do not replace them. A
         # constrained weight cannot be replaced by a parameter, so fold the copy.
@@ -191,12 +191,12 @@ class AbstractLoopCell(AbstractComparatorCell):
     sigma: Activation
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """All states, as rows, and the last state of each sequence."""
+        """All states as rows (None with `last_only`), and each sequence's last one."""
         (h0,), (time_steps, last_only, chunk) = first, run
         with autocast_off(h0.device):
             # Read all parameters here, not in `states_of`. With a `chunk`, the backward
-            # pass calls `states_of` again. By then `functional_call` has restored the
-            # module's own parameters, so `states_of` would read the wrong ones.
+            # pass calls `states_of` again. If `functional_call` replaced the parameters
+            # in the forward pass, the module has its own ones back by then.
             T, b, state_map = self.weight_ih, self.bias, self.state_map()
 
             def states_of(x: Tensor, h: Tensor, time_steps: TimeSteps) -> Tensor:
@@ -234,7 +234,7 @@ class AbstractDenseCell(AbstractComparatorCell):
         return lambda h: h @ W.mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """All states, as rows, and the last state of each sequence."""
+        """All states as rows (None with `last_only`), and each sequence's last one."""
         with autocast_off(x.device):
             W = self.recurrent_matrix()
         weights = Weights(self.weight_ih, W, self.bias, self.sigma)
@@ -255,8 +255,8 @@ class AbstractComparator(AbstractRecurrent):
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
         last_only: whether to return only the last output, as in `ExpRNN`.
-        chunk: with `last_only`, store only every `chunk`-th state for the backward
-            pass, which recomputes the others.
+        chunk: with `last_only`, the last layer stores only every `chunk`-th state, and
+            the backward pass recomputes the others.
         device: device of the parameters.
         dtype: dtype of real parameters, and of the real and imaginary parts of complex
             parameters.

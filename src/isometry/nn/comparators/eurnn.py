@@ -6,10 +6,10 @@ product of several layers consists of small dense blocks. So it is applied as a 
 small matrix products, and the cost is still $O(nL)$:
 
 - Take $g$ layers that pair neighbours, and intervals of $2k \ge 2g$ coordinates. In
-  each interval, first apply the rotations inside a triangle: layer $l$ leaves out
-  $l - 1$ coordinates at either end. Then apply the rotations in the gaps between
-  triangles, which lie in intervals shifted by $k$. No rotation in a triangle depends on
-  a rotation in a gap, so the product is the same in this order.
+  each interval, first apply the rotations inside a triangle: the $l$-th of these layers
+  leaves out $l - 1$ coordinates at either end. Then apply the rotations in the gaps
+  between triangles, which lie in intervals shifted by $k$. No rotation in a triangle
+  depends on a rotation in a gap, so the product is the same in this order.
 - $m$ layers of a fast Fourier transform mix coordinates only within groups of $2^m$.
 
 The blocks are computed once for all time steps, by applying the layers to unit vectors.
@@ -36,8 +36,8 @@ from isometry.nn.comparators.cell import (
 
 Style = Literal["tunable", "fft"]
 
-# The largest number of layers whose product is computed as one set of blocks. Blocks of
-# 16 layers that pair neighbours have 32 to 64 rows; blocks of 4 layers of a Fourier
+# The largest number of layers that are multiplied together, in blocks. Blocks of 16
+# layers that pair neighbours have 32 to 64 rows; blocks of 4 layers of a Fourier
 # transform have 16 rows.
 _LAYERS_TOGETHER = 16
 _FFT_LAYERS_TOGETHER = 4
@@ -222,7 +222,7 @@ def _groups(layers: int, most: int) -> list[range]:
 
 
 def _half_block(n: int, layers: int) -> int:
-    """Half a block's size, which is at least `layers` and divides n / 2 if possible."""
+    """Half a block's size, from `layers` to twice that; it divides n / 2 if it can."""
     fitting = [k for k in range(layers, 2 * layers + 1) if n % (2 * k) == 0]
     return fitting[0] if fitting else layers
 
@@ -250,8 +250,9 @@ class EURNN(AbstractComparator):
     In the style "tunable", the pairs are (0, 1), (2, 3), ... in odd layers and (1, 2),
     (3, 4), ... in even layers, so that $L = n$ layers reach all of $U(n)$. The style
     "fft" has $\log_2 n$ layers, with pairs at the distances $n/2, n/4, \dots, 1$. Real
-    networks have neither $\phi$ nor $\omega$. A time step costs $O(nL)$, and no matrix
-    of size $n \times n$ is formed: the network runs in a loop over time, with autograd.
+    networks have neither $\phi$ nor $\omega$. A time step costs $O(nL)$, and for large
+    $n$ no $n \times n$ matrix is formed. The network runs in a loop over time, with
+    autograd.
 
     It is called like `torch.nn.RNN`. The nonlinearity $\sigma$ is the authors' modReLU,
     $\sigma(z) = \max(m + b, 0)\, z / m$ with $m = |z| + 0.01$; for real states,

@@ -27,10 +27,10 @@ class HouseholderRNN(AbstractComparator):
 
     where $H_j$ reflects along column $j$ of $V$ and $\sigma$ is the leaky ReLU with
     slope 0.1. Column $j$ is zero above row $j$, so $V$ has $nm - m(m-1)/2$ free
-    numbers. Fewer than $n$ reflections do not reach all of $O(n)$, and the determinant
-    of $W$ is always $(-1)^m$. $W$ is computed once for all time steps, at a cost of
-    $O(n^2 m)$. The network is called like `torch.nn.RNN`; a cell has one bias vector
-    and a learned initial state.
+    numbers. If no column is zero, the determinant of $W$ is $(-1)^m$, so only one
+    component of $O(n)$ is reached; with $m < n - 1$, only a part of it. $W$ is computed
+    once for all time steps, at a cost of $O(n^2 m)$. The network is called like
+    `torch.nn.RNN`; a cell has one bias vector and a learned initial state.
 
     The lengths of the columns do not affect $W$, but they affect the size of an
     optimizer's step. The authors divide the columns by their lengths after each step,

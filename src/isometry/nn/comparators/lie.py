@@ -36,9 +36,10 @@ class LieRNN(AbstractComparator):
 
     The coefficients $\lambda_j$ are $n^2$ of the $2 n^2$ real numbers in the complex
     parameter `X`: the real and imaginary parts below the diagonal, and the real parts
-    on the diagonal. The other numbers of `X` are ignored. All numbers are initially
-    drawn from the standard normal distribution. The exponent then has angles of up to
-    about $2 \sqrt{2n}$, beyond $\pi$, where the exponential is no longer one-to-one.
+    on the diagonal. The other numbers of `X` are ignored. All numbers of `X` are
+    initially drawn from the standard normal distribution. For large $n$, the exponent
+    then has angles of up to about $2 \sqrt{2n}$, beyond $\pi$, where the exponential is
+    no longer one-to-one.
 
     Each coefficient is the real or the imaginary part of an entry of $\sum_j \lambda_j
     B_j$, so this matrix is filled without a sum over the basis. With the exponential of
