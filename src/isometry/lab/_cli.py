@@ -84,8 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the name of the program; `sys.argv[1:]` if None.
 
     Returns:
-        The exit code: 0; 1 if a run failed or diverged; 2 for an invalid command line;
-        130 after Ctrl-C; 141 if the output is a pipe that was closed.
+        The exit code: 0; 1 if a run failed or diverged; 2 if the command cannot do what
+        was asked; 130 if interrupted; 141 if the output is a pipe that was closed.
+
+    Raises:
+        SystemExit: for an invalid command line (code 2), `--help` and `--version` (0).
     """
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(
@@ -115,8 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("isometry: interrupted\n")
         return 130
     except BrokenPipeError:
-        # The pipe was closed, as in `isometry ... | head`. Redirect standard output to
-        # the null device, because Python flushes it at exit, which would raise again.
+        # The pipe was closed, as in `isometry ... | head`. At exit, Python flushes
+        # standard output, which would raise again. So redirect it to the null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code

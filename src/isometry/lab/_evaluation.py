@@ -18,8 +18,8 @@ def evaluate(
     $$ \bar m = \sum_b w_b m_b \Big/ \sum_b w_b $$
 
     where $m_b$ is the mean of the loss or of a metric over batch $b$, and $w_b$ is the
-    number of terms in this mean, from `task.weights`. Thus the result does not depend
-    on the batch size.
+    weight of the batch, from `task.weights`. Thus the result does not depend on the
+    batch size, except for rounding.
 
     Args:
         task: the task.

@@ -67,9 +67,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         data: its new content.
 
     Raises:
-        OSError: if the file cannot be written; it keeps its old content.
+        OSError: if the file cannot be written. It keeps its old content, unless only
+            the final sync of its folder failed.
     """
-    # A process id would not be unique: containers that share a folder have equal ids.
+    # A process id may not be unique: containers that share a folder can have equal ids.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("wb") as file:
@@ -78,7 +79,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     finally:
-        # only a write that failed still has this file
+        # after a successful write, the partial file no longer has this name
         partial.unlink(missing_ok=True)
     _sync_folder(path.parent)
 
@@ -168,7 +169,7 @@ def default_folder(name: str) -> Path:
 
 
 def data_folder() -> Path:
-    """The folder under which runs and sweeps are stored by default."""
+    """The default folder for the results of `train`, `reproduce` and `bench`."""
     from platformdirs import user_data_path
 
     return user_data_path("isometry")
@@ -277,8 +278,7 @@ class Metrics:
 
 
 def _sync_folder(folder: Path) -> None:
-    # A rename reaches the disk only after an fsync of the folder, which Windows does
-    # not support.
+    # A crash can undo a rename until the folder is synced. Windows cannot sync folders.
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -293,7 +293,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def resume_command(folder: Path) -> str:
-    """The command that resumes a run, with `--trust` if it uses a user's own class."""
+    """The command that resumes a run, with `--trust` if it imports the user's code."""
     names: list[Any] = []
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         config = read_json(folder / CONFIG)
@@ -332,9 +332,9 @@ def damaged(path: Path, what: str) -> str:
 
 
 def origin(folder: Path | None) -> str:
-    """Advice for an error message, if another revision of isometry began the run.
+    """Advice for an error message about a run of another revision of isometry.
 
-    Otherwise, or if the revision is not known, the advice is empty.
+    The advice is empty if the run's revision is not known, or is the current one.
     """
     if folder is None:
         return ""

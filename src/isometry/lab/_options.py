@@ -82,7 +82,7 @@ def types_of(config: type) -> dict[str, FieldType]:
         The types. Annotations that are written as strings are resolved.
 
     Raises:
-        ValueError: if the type of a field cannot be an option of a command.
+        ValueError: if a field has a type that an option of a command cannot have.
     """
     hints, types = get_type_hints(config), dict[str, FieldType]()
     for field in fields(config):
@@ -117,7 +117,8 @@ def make(config: type[Instance], values: Mapping[str, Any]) -> Instance:
         The instance.
 
     Raises:
-        ValueError: if a name is not a field, or a value has the wrong type.
+        ValueError: if a name is not a field, or a value is not allowed.
+        TypeError: if a field without a default has no value.
     """
     kind: Any = config
     types = types_of(config)
@@ -157,7 +158,7 @@ def add_fields(
         parser: parser of a command.
         config: a dataclass.
         title: heading above these options in the help.
-        several: whether each option takes one or more values.
+        several: whether options take several values; flags and NAME=VALUE ones do not.
         only: names of the fields that become options; if None, all fields do.
     """
     group, docs = parser.add_argument_group(title), describe(config)
@@ -176,15 +177,15 @@ def add_hidden(
 ) -> None:
     """Add options of tasks and of training that do not appear in the help.
 
-    With them, options may precede the task on the command line, or the task may be
-    named in a file. If no task is named at all, the error message is about the missing
-    task, and not about unknown options.
+    With them, options may precede the task on the command line, and are also accepted
+    if a file names the task. If no task is named at all, the error message is about the
+    missing task, and not about unknown options.
 
     Args:
         parser: parser of a command that takes a task.
         configs: the dataclasses. If an option has different types in two of them, its
-            value is parsed as JSON, and remains a string if it is not valid JSON.
-        several: whether each option takes one or more values.
+            value is parsed by `value_of`.
+        several: whether options take several values; flags and NAME=VALUE ones do not.
     """
     options: dict[str, dict[str, Any]] = {}
     for config in configs:
@@ -316,13 +317,16 @@ class Registry(Generic[Thing]):
         Args:
             name: the name.
             trust: True to import any class that is not registered, or the names of the
-                classes that may be imported. Pass False if the name comes from a file.
+                classes that may be imported. Pass False for a name from the folder of a
+                run or sweep, unless the user trusts that folder.
 
         Returns:
             The entry.
 
         Raises:
-            ValueError: if nothing has this name, or the class must not be imported.
+            ValueError: if nothing has this name, the class must not be imported, or it
+                is unsuitable.
+            TypeError: if the class is unsuitable.
         """
         if isinstance(name, str):
             if name in self.known:

@@ -42,7 +42,7 @@ _PYTHON = {"True": True, "False": False, "None": None}
 
 
 def value_of(text: str) -> Any:
-    """Parse a string as JSON, or as a constant of Python; return any other string."""
+    """Parse a string as JSON, or as True, False or None; return any other unchanged."""
     if text in _PYTHON:
         return _PYTHON[text]
     try:

@@ -26,8 +26,8 @@ def machine() -> dict[str, Any]:
     """Properties of this machine that affect times and the last digits of results.
 
     Returns:
-        The processor, its number of cores, torch's number of threads, torch's version,
-        and the BLAS that torch uses.
+        The processor, the number of logical cores, torch's number of threads, torch's
+        version, and the BLAS that torch uses.
     """
     import torch
 
@@ -72,7 +72,7 @@ def _version(name: str) -> str | None:
 
 
 def _revision() -> str | None:
-    """The commit of this package, if it runs from a Git checkout."""
+    """The commit of this package, as `git describe` names it; None if not known."""
     source = Path(__file__).resolve().parents[3]
     if not (source / ".git").exists():
         return None
@@ -111,6 +111,8 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class Signals:
     """Records SIGINT and SIGTERM inside a `with` block; they do not end the process.
+
+    Signals are recorded only if the block is in the main thread.
 
     Attributes:
         received: whether SIGINT or SIGTERM has been received.
@@ -178,8 +180,8 @@ class Ranks:
     def share(self, data: bytes | None) -> bytes:
         """Send bytes from the first process to all others, without a shared disk.
 
-        The first process passes the bytes, and the others pass None. The method returns
-        the bytes in every process.
+        The first process passes the bytes, or None for no bytes. The others pass None.
+        The method returns the bytes in every process.
         """
         if self.count == 1:
             return data or b""
@@ -194,7 +196,7 @@ class Ranks:
 def joined(device: str) -> Iterator[Ranks]:
     """Set up torch's process group for the duration of a `with` block.
 
-    A process that was not started by torchrun trains alone, without a process group.
+    A process that torchrun did not start, or started alone, has no process group.
 
     Args:
         device: "cpu" or "cuda". Under torchrun, "cuda" means the GPU whose index is the

@@ -93,8 +93,8 @@ class Recipe:
         options: options of the network other than its sizes, for `config.json`.
         schedule: the optimizers, and the clipping and decay that go with them.
         after_step: called with the result of `make_model` after each step.
-        iterations: the default number of steps; None if `epochs` is used instead.
-        epochs: the default number of passes over the data; None if it is endless.
+        iterations: the default number of steps on endless data; None if not known.
+        epochs: the default number of passes over finite data; None if not known.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Recipe:
         """Pair each optimizer with its parameter groups.
 
         The parameters on the same manifold form a parameter group, with that manifold
-        as its entry `manifold`. All other parameters form a group with the entry None.
+        as its entry `manifold`. All other parameters form one with the entry None.
 
         Args:
             model: the network that `make_model` made.
@@ -151,8 +151,8 @@ class Recipe:
             The optimizers. Those without any parameters are left out.
 
         Raises:
-            ValueError: if a plain optimizer would move a weight off its manifold, or an
-                optimizer does not accept the parameters.
+            ValueError: if a plain optimizer would move a weight off its manifold, Rprop
+                has a `decay`, or an optimizer rejects its parameters or options.
         """
         optimizers = []
         for row, groups in self.param_groups(model):
@@ -262,6 +262,7 @@ class SequenceModel(nn.Module):
 
         Returns:
             The outputs (time, batch, outputs), with a single time step if `last_only`.
+            If the network returns a `PackedSequence`, so does this, with all outputs.
 
         Raises:
             TypeError: if the network does not return all its states and its last state.

@@ -42,7 +42,8 @@ class AbstractTask(ABC):
     else has a default.
 
     Attributes:
-        name: name of the task, in reports and in the names of folders.
+        name: name of the task in reports, and its default name in `register`. If empty,
+            the name of the class is used.
         last_only: whether the answer is due only at the last time step.
         metric: the main metric, by which the best weights are chosen: "loss" or a name
             that `metrics` returns.
@@ -56,8 +57,8 @@ class AbstractTask(ABC):
             which they otherwise do only if they compare "loss".
         headings: headings of additional columns in reports, keyed by the name of the
             metric or final score in the column. An entry for the compared metric adds
-            no column. Instead, if the report has any additional columns, its text is
-            appended to the heading "Test ... at best validation".
+            no column. Instead, if the report has any additional columns, the text of
+            this entry is appended to the heading "Test ... at best validation".
         neutral: options that change neither the task nor its results, such as the
             folder of the data.
         selecting: options that only affect how the reported number is selected. A run
@@ -79,7 +80,7 @@ class AbstractTask(ABC):
     def recipe(self) -> str:
         """Name of the built-in task whose learning rates and sizes are used here.
 
-        One of "copying", "adding", "mnist", "pmnist" and "timit".
+        One of "copying", "adding", "mnist", "pmnist" (permuted MNIST) and "timit".
         """
         return "adding"
 
@@ -203,9 +204,11 @@ class AbstractTask(ABC):
         return {}
 
     def weights(self, batch: Batch) -> dict[str, int]:
-        """The number of terms in the mean loss and in each mean metric, keyed by name.
+        """Weights of a batch in the means of the loss and the metrics, keyed by name.
 
-        A metric without an entry has as many terms as the loss.
+        A weight must be proportional to the number of terms in the mean over the batch.
+        By default, it is the number of sequences. A metric without an entry has the
+        weight of the loss.
         """
         return {"loss": batch.x.shape[1]}
 
@@ -329,7 +332,8 @@ def training_rows(
         Indices from 0 to `examples - 1`, as an int64 array.
 
     Raises:
-        ValueError: if the batch has fewer examples than there are ranks.
+        ValueError: if `rank` is not in [0, ranks), or the batch has fewer examples than
+            there are ranks.
     """
     epoch, index = divmod(step, batches_per_epoch(examples, size))
     rows = _order(examples, epoch, seed)[index * size : (index + 1) * size]

@@ -71,6 +71,7 @@ def read(file: File, path: Path) -> bytes:
     Raises:
         DamagedFileError: if the file cannot be decompressed, or its size or hash is
             wrong.
+        OSError: if the file cannot be read.
     """
     with path.open("rb") as stream:
         content = stream.read(bound(file))
@@ -144,16 +145,16 @@ class Mirror:
             A file and its content, decompressed.
 
         Raises:
-            UnreachableError: if the mirror cannot be reached, or its response is
-                incomplete.
-            DamagedFileError: if a file does not have the expected content.
+            UnreachableError: if the mirror cannot be reached, lacks a file, or gives a
+                malformed response.
+            DamagedFileError: if a file is incomplete or has unexpected content.
         """
         for file in files:
             url = f"{self.name}{file.name}.gz"
             try:
                 with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                     content = answer.read(bound(file))
-            # an incomplete response raises HTTPException, which is not an OSError
+            # a malformed response raises HTTPException, which is not an OSError
             except (OSError, HTTPException, ValueError) as error:
                 raise UnreachableError(str(error)) from error
             yield file, verified(file, content, url)

@@ -43,8 +43,8 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
     Raises:
         ValueError: if there is no such dataset or folder, or if a file in the given
             folder is damaged.
-        FileNotFoundError: if a file is in none of these places. The message says what
-            to do.
+        FileNotFoundError: if neither the given folder nor the cache has all files, and
+            a missing one cannot be fetched. The message says what to do.
     """
     if name not in CATALOGUE:
         raise ValueError(
@@ -79,7 +79,7 @@ def _holds(dataset: Dataset, folder: Path) -> bool:
 def _is_cached(file: File, folder: Path) -> bool:
     """True if a folder of the cache has an intact copy of `file`.
 
-    Damaged copies are removed.
+    A copy that turns out to be damaged is removed.
     """
     path = catalogue.find(file, folder)
     if path is None:
@@ -97,7 +97,8 @@ def _is_cached(file: File, folder: Path) -> bool:
 
 def _fetch(name: str, dataset: Dataset, missing: list[File], folder: Path) -> None:
     """Write each missing file to a folder, from the first source that has the file."""
-    # another process may be writing the same files, which takes less than an hour
+    # Another process may be writing the same files. This takes less than an hour, so
+    # remove only older partial files.
     remove_partial(folder, before=time.time() - 3600)
     tried: list[str] = []
     for source in dataset.sources:

@@ -87,7 +87,7 @@ def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
         samples: number of samples in the recording.
 
     Returns:
-        The samples at 8 kHz, float64.
+        The samples at 8 kHz, float64, without the zeros that `spectra` adds.
     """
     import torch
 
@@ -98,7 +98,7 @@ def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
     return whole.flatten()[WINDOW : WINDOW + samples]
 
 
-# size of the header of a NIST SPHERE file, in bytes
+# usual size of the header of a NIST SPHERE file, in bytes
 HEADER = 1024
 
 
@@ -148,9 +148,9 @@ def read_recording(path: Path) -> "np.ndarray":
 
 
 def _check_whole(path: Path, samples: int) -> None:
-    """Raise if the length of a file differs from the length in its header.
+    """Raise if a file has no samples, or its length is not the length in its header.
 
-    libsndfile does not check this.
+    libsndfile does not check the length. Only NIST SPHERE and RIFF headers are read.
     """
     with path.open("rb") as stream:
         head = stream.read(HEADER)
@@ -191,8 +191,8 @@ mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 mrcs0 mrjm4 fcal1 mmwh0 fjsj0
 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1
 """
 
-# The number of recordings in each split of the complete corpus: 8 for each speaker. Of
-# the 462 training speakers, 7 are left out because their names contain "sa" (see
+# The number of recordings in each split of the complete corpus: 8 for each speaker.
+# Seven of the 462 training speakers are left out because their names contain "sa" (see
 # `timit_splits`).
 COUNTS = {"train": 8 * (462 - 7), "development": 8 * 50, "core": 8 * 24}
 
@@ -206,8 +206,8 @@ class Splits(NamedTuple):
             first half of the speakers that are held out.
         development: the development set of TIMIT; for another corpus, the recordings of
             the second half of the speakers that are held out.
-        padding: both held-out sets are padded to the number of frames of the longest
-            recording in this list.
+        padding: the longest of these recordings gives the number of frames to which
+            both held-out sets are padded.
     """
 
     train: list[PurePath]
@@ -277,7 +277,7 @@ def speaker_splits(paths: Sequence[PurePath]) -> Splits:
         The splits.
 
     Raises:
-        ValueError: if there are fewer than three recordings.
+        ValueError: if fewer than three recordings remain.
     """
     import numpy as np
 

@@ -54,15 +54,15 @@ def main(options: argparse.Namespace) -> int:
         options: options of the command line.
 
     Returns:
-        The exit code: 0; 2 if an option is invalid or the results cannot be written;
-        130 if the user interrupts the command.
+        The exit code: 0; 2 if an option is invalid, matplotlib is missing, or the
+        results cannot be written; 130 if the user interrupts the command.
     """
     from isometry.lab.bench.report import draw, page, summary
 
     try:
         _check(options)
         record = _make_record(options)
-        # print before writing, so that nothing is lost if the disk is full
+        # print before writing, so that the tables are not lost if the disk is full
         sys.stdout.write(f"{summary(record)}\n\n")
         name = f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
         out = options.out or data_folder() / "bench" / name
@@ -79,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise an error for an invalid option, before minutes of measurements."""
+    """Raise for invalid options or missing matplotlib, before minutes of measuring."""
     if unknown := [name for name in options.suites if name not in SUITE_NAMES]:
         raise ValueError(
             f"a suite must be one of {', '.join(SUITE_NAMES)}; got {unknown[0]}."

@@ -44,7 +44,7 @@ def left_out(peer: str) -> str:
 
 
 def tables(record: dict[str, Any]) -> str:
-    """A table for each suite, with times in milliseconds and as multiples of ours."""
+    """A table for each suite, with times in ms and as multiples of our time."""
     return "\n\n".join(
         f"## {part['suite'].capitalize()}: {part['title']}\n\n{part['note']}\n\n"
         f"{_table(part)}"

@@ -27,7 +27,7 @@ def ours(A: Tensor, G: Tensor, *, norm_bound: float | None = None) -> Call:
 def matrix_exp(A: Tensor, G: Tensor) -> Call:
     """A forward and backward pass of `torch.linalg.matrix_exp`.
 
-    The parametrizations of torch and geotorch use this function.
+    The exponential parametrizations of torch and geotorch call `matrix_exp`.
     """
     A = A.clone().requires_grad_()
     return lambda: torch.autograd.grad(torch.linalg.matrix_exp(A), A, G)
@@ -67,13 +67,16 @@ BATCH = 64
 
 # Learning rate in the suites "layer" and "recurrent". The time of an exponential
 # depends on the norm of its coordinates, so the coordinates should hardly change while
-# steps are timed. At 1e-3, all timed steps together would change each coordinate by
-# more than its absolute value.
+# steps are timed. At 1e-3, all timed steps together could change a coordinate by more
+# than its absolute value.
 RATE = 1e-6
 
 
 def constrain_as(layer: nn.Module, name: str, **options: Any) -> nn.Module:
-    """Make the weight of a layer orthogonal with the method of the contender `name`."""
+    """Make the weight of a layer orthogonal with the method of the contender `name`.
+
+    The contender `UNCONSTRAINED` leaves the layer as it is.
+    """
     if name == bench.GEOTORCH:
         import geotorch
 
@@ -105,8 +108,8 @@ def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
 def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
     """A square layer with random coordinates of the given spectral norm.
 
-    Contenders with Householder reflections do not have skew-symmetric coordinates. They
-    keep their initial coordinates.
+    An unconstrained layer and Householder reflections do not have skew-symmetric
+    coordinates. They keep their initial values.
     """
     # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = constrain_as(orthogonal_linear(n, n, seed=seed), name)
@@ -175,6 +178,8 @@ def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> 
 
 class Loop(nn.Module):
     r"""A recurrent layer as a Python loop: $h_t = \sigma(W h_{t-1} + T x_t + b)$.
+
+    Here $T$ is the input weight, $b$ is a bias, and $\sigma$ is modReLU.
 
     Args:
         n: dimension of the hidden state.

@@ -97,7 +97,7 @@ def random_skew(
     batch: tuple[int, ...] = (),
     seed: int = 5544,
 ) -> Tensor:
-    """Random Gaussian skew matrices, scaled to the given spectral norm."""
+    """Random Gaussian skew matrices of a given spectral norm; 0 if real and n = 1."""
     rng = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     X = torch.randn(*batch, n, n, dtype=wide, generator=rng)
@@ -149,7 +149,7 @@ def device_of(name: str, threads: int | None) -> torch.device:
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
-    """A description of the machine, the device, and the versions of all packages."""
+    """A description of the machine and the device, with the versions of packages."""
     here = environment(ranks=1)
     here["versions"] |= {peer: version(peer) for peer in PEERS if installed(peer)}
     return here | {"device": _device_name(device)}
@@ -186,7 +186,7 @@ class ProgressLine:
         filled = _WIDTH * self.done // self.total
         bar = "#" * filled + "." * (_WIDTH - filled)
         live = self.stream.isatty()
-        # \x1b[K erases what is left of an earlier, longer line
+        # return to the start of the line, and erase the earlier text
         start = "\r\x1b[K" if live else ""
         end = "" if live and self.done < self.total else "\n"
         self.stream.write(f"{start}[{bar}] {self.done}/{self.total} {what}{end}")

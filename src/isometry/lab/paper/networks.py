@@ -1,7 +1,7 @@
-"""The networks of the paper, built and trained in the same way as by their authors.
+"""The built-in networks, built and trained as by their authors where this is known.
 
-The numbers are from the papers and programs of the networks' authors. `Schedule.source`
-names the paper, or says that the numbers are ours because none are published. RMSprop
+Most numbers are from the papers and programs of the authors. `Schedule.source` names
+the paper, or says that the numbers are ours because none are published. RMSprop
 differs between libraries, enough to change results. `isometry.optim.RiemannianRMSprop`
 has options that imitate each of these libraries.
 """
@@ -47,7 +47,7 @@ def maker(
         usual: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
         usual |= {"generator": draw.generator, "last_only": task.last_only}
         usual = {k: v for k, v in usual.items() if k not in without}
-        # `last_only` in `options` comes from an old record, which has a wrong value
+        # An old record can have a wrong `last_only` in `options`. `usual` overrides it.
         return network(task.input_size, size, **(options | usual))
 
     return make
@@ -257,7 +257,7 @@ def schedule_lstm(task: str, _size: int) -> Schedule:
 
 
 def schedule_gru(task: str, size: int) -> Schedule:
-    """Schedule of the GRU: the optimizers of the LSTM."""
+    """Schedule of the GRU: the optimizers and the clipping of the LSTM."""
     lstm = schedule_lstm(task, size)
     return Schedule(lstm.optimizers, UNPUBLISHED, lstm.clip_norm)
 
@@ -337,7 +337,7 @@ def recipe(
 ) -> Recipe:
     """How to build a network and train it on a task.
 
-    The networks of the paper are built and trained in the same way as by their authors.
+    A built-in network is built and trained as by its authors, where this is known.
 
     Args:
         model: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".

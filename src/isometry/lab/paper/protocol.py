@@ -17,8 +17,8 @@ VALIDATION_IMAGES = 5000
 
 
 # How long the paper trains on each task: a number of steps if the data is endless,
-# otherwise a number of epochs. The adding problem is not in the paper; the authors of
-# the problem train on 10,000 batches.
+# otherwise a number of epochs. The adding problem is not in the paper; we train on
+# 10,000 batches.
 ITERATIONS = {"copying": 4000, "adding": 10000}
 EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 
@@ -129,7 +129,7 @@ def _table(experiment: str, task: Mapping[str, Any]) -> list[PlannedRun]:
 
 
 def _exp(lr: float, ratio: float = 0.1, **options: Any) -> dict[str, Any]:
-    """Learning rates and options of ExpRNN.
+    """Learning rates and options of ExpRNN, ExpLSTM and ExpGRU.
 
     The retraction and `rebase_every` are always given, so that new defaults cannot
     change a plan.
@@ -228,9 +228,9 @@ def _remarks() -> list[PlannedRun]:
 
 def _table2() -> list[PlannedRun]:
     """Our runs for Table 2: speech from any folder of recordings, split by speaker."""
-    # Our runs use the free sample of TIMIT, which has fewer utterances than one of the
-    # paper's batches. In batches of 128, an epoch would be a single step, and after 300
-    # epochs no network was near convergence.
+    # Our runs use the free sample of TIMIT, whose training set is smaller than one of
+    # the paper's batches. In batches of 128, an epoch would be a single step, and after
+    # 300 epochs no network was near convergence.
     length = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
     task = {"task": "timit", "split": "speakers", **length}
     networks = [

@@ -36,7 +36,7 @@ PERMUTATION_SEED = 92916
 
 @dataclass(frozen=True)
 class MnistTask(AbstractTask):
-    """Recognize a digit whose pixels come one at a time.
+    """Classify an image whose pixels come one at a time.
 
     Pixels are divided by 255, and not otherwise normalized. The answer is due at the
     last of the 784 pixels. The best constant answer has a cross-entropy of about ln 10.
@@ -47,7 +47,8 @@ class MnistTask(AbstractTask):
         validation: number of images at the start of the training set that are held out
             for validation. The paper holds out none: it trains on all 60,000 images,
             and reports the best test accuracy.
-        root: folder of the data files; if None, they are found or downloaded.
+        root: folder of the data files; if it is None or lacks a file, the cache or a
+            download is used.
 
     References:
         [LM19] section 5.2; [WPH16] for the permutation and the validation images.
@@ -171,7 +172,7 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
 
     Args:
         name: "mnist" or "fashion-mnist".
-        folder: folder of the data files. If None, `get_data` finds or downloads them.
+        folder: a folder that may contain the data files; see `get_data`.
 
     Returns:
         60,000 training images and 10,000 test images.

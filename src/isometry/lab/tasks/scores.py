@@ -2,7 +2,7 @@
 
 The predicted log-power spectra are turned into a recording with the phases of the true
 recording, as in [WPH16]. Each score is a mean over the recordings of a split.
-Recordings that are silent or too short for a score are left out of its mean.
+Recordings that have no score, such as silent or short ones, are left out of the mean.
 """
 
 import importlib
@@ -134,7 +134,8 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
         estimate: the predicted recording, of the same length.
 
     Returns:
-        The score, on the scale of mean opinion scores; None if no speech is found.
+        The score, on the scale of mean opinion scores; None if it cannot be measured,
+        for example because no speech is found.
 
     References:
         ITU-T P.862 and P.862.1.
@@ -146,7 +147,7 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
         return None
     quiet = package.PesqError.RETURN_VALUES
     value = float(package.pesq(SAMPLE_RATE, reference, estimate, "nb", on_error=quiet))
-    # with `RETURN_VALUES`, the package returns -1 if there is an error
+    # with `RETURN_VALUES`, the package returns a negative number for an error
     return value if math.isfinite(value) and value >= 0 else None
 
 

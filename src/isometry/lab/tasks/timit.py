@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimitTask(AbstractTask):
-    r"""Predict the next spectrum of a recording from the spectra before it.
+    r"""Predict the next spectrum of a recording, or repeat the previous one.
 
     The frames $f_1, \ldots, f_F$ of a recording are log-power spectra in dB, 62.5 per
     second. With the target "next", the answer to the input $f_t$ is $f_{t+1}$: this is
@@ -41,7 +41,7 @@ class TimitTask(AbstractTask):
         root: folder of the corpus.
         target: "previous" (as in the paper) or "next".
         split: "timit" for the splits of the paper; "speakers" for any folder of .wav
-            files, with a subfolder for each speaker.
+            files, preferably with a subfolder for each speaker.
         validation: the set for validation: "core" (as in the paper) or "development"
             (as in [WPH16]). The other of these two sets is the test set.
         scores: whether to measure SegSNR, STOI and PESQ of the predictions after
