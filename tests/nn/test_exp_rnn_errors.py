@@ -62,6 +62,19 @@ def test_types_that_do_not_fit(x, hx, message):
         ExpRNN(3, 5, 2)(x, hx)
 
 
+@pytest.mark.parametrize("make", [ExpRNN, ExpLSTM, EURNN])
+def test_negative_indices_do_not_count_from_the_end_in_a_transform(make):
+    """In a transform the values cannot be checked; -1 used to select the last class."""
+    layer = make(3, 6)
+    with pytest.raises(IndexError, match=r"out of bounds|out of range"):
+        torch.func.vmap(lambda x: layer(x)[0])(torch.full((2, 7, 4), -1))
+
+
+def test_a_bias_of_the_candidate_needs_a_bias():
+    with pytest.raises(ValueError, match=r"`candidate_bias` must be False without"):
+        ExpGRU(3, 5, bias=False, candidate_bias=True)
+
+
 def test_real_states_of_a_unitary_layer_are_an_error():
     """Real states of a unitary layer are refused: they would be half a complex one."""
     with pytest.raises(TypeError, match=r"torch.complex64; got torch.float32"):

@@ -89,6 +89,11 @@ class GatedCell(AbstractNamedCell):
     ) -> None:
         super().__init__()
         check_flags(bias=bias, candidate_bias=candidate_bias)
+        if candidate_bias and not bias:
+            raise ValueError(
+                "`candidate_bias` must be False without `bias`; got True. Pass "
+                "`bias=True`, or leave `candidate_bias` out."
+            )
         self.input_size, self.hidden_size, self.gates = input_size, hidden_size, gates
         k, n = gates.number, hidden_size
 
@@ -97,7 +102,7 @@ class GatedCell(AbstractNamedCell):
 
         self.weight_ih, self.weight_hh = empty(k * n, input_size), empty(k, n, n)
         self.bias = empty(k * n) if bias else None
-        self.bias_hn = empty(n) if bias and candidate_bias else None
+        self.bias_hn = empty(n) if candidate_bias else None
         self.reset_parameters()
         # Each matrix starts at its base. If the base were the identity instead, random
         # matrices would have angles near pi. At such angles exp is no longer

@@ -297,7 +297,9 @@ def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:
         Rows in the dtype of T.
     """
     if not (x.is_floating_point() or x.is_complex()):
-        u = T.mT[x]
+        # `check_rows` cannot read indices in a graph or a transform. So move negative
+        # ones out of range: indexing would count them from the end.
+        u = T.mT[torch.where(x < 0, T.shape[1], x)]
         return u if bias is None else u + bias
     if T.is_complex() and not x.is_complex():
         u = complex_rows(nn.functional.linear(x, input_form(T, x)))

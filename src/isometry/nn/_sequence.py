@@ -166,8 +166,7 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`.float()` for numbers, `.long()` for indices."
         )
     # In a graph, in a transform and in a fake tensor, the indices cannot be read now.
-    # Later, torch's indexing refuses indices that are too large, but it counts negative
-    # ones from the end. An empty tensor has nothing to check.
+    # Later, `input_drive` refuses them. An empty tensor has nothing to check.
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))
