@@ -125,6 +125,13 @@ class ListTask(OrderTask):
 
 
 @dataclass(frozen=True)
+class NumberTask(OrderTask):
+    """A task with a choice among numbers, which a command line reads as strings."""
+
+    level: Literal[1, 2] = 1
+
+
+@dataclass(frozen=True)
 class RateTask(OrderTask):
     """A task with an option that training already has."""
 

@@ -173,6 +173,10 @@ PACKAGES = {
     "fails": ("echo 404 >&2; exit 1", "`npm`: 404"),
     "gives nothing": ("true", "0 files"),
     "gives no archive": ("echo x > a.tgz", "cannot be read"),
+    "is cut off": (
+        "head -c 999999 /dev/zero > data; tar cz data | head -c 300 > a.tgz; rm data",
+        "cannot be read",
+    ),
     "gives another": ("tar czf a.tgz --files-from /dev/null", "it has no package/data"),
 }
 

@@ -21,7 +21,7 @@ from isometry.lab._train.experiment import build
 from isometry.lab.paper import recipe
 from isometry.lab.tasks import CopyingTask
 from isometry.optim import RiemannianAdam
-from tests.lab.own import OrderTask, Whole
+from tests.lab.own import NumberTask, OrderTask, Whole
 from tests.lab.small_runs import assert_same_run
 from tests.lab.test_own import WHOLE, config, forget
 
@@ -216,3 +216,6 @@ def test_only_classes_are_registered():
     """Python's error about `__name__` used to be raised."""
     with pytest.raises(TypeError, match=r"must be .*; got 3"):
         register(3)  # type: ignore[type-var] # not a class
+    # the option was accepted, but no value of it
+    with pytest.raises(ValueError, match=r"`level` must .* Literal of strings"):
+        register(NumberTask)

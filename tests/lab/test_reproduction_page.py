@@ -116,6 +116,11 @@ def test_networks_are_compared_at_equal_epochs():
     verdict = verdict_on(claim, ours, slow[0], early)
     assert verdict.startswith("not confirmed: ExpRNN 170 / scoRNN 170 / RGD 116 have")
     assert "0.900 / 0.800 / 0.910 after 5" in verdict
+    # an epoch that a network lacks says nothing
+    short = pixel_run("pmnist-rgd-116", 0.8, 0.8)
+    assert verdict_on(claim, ours, short) == (
+        "confirmed: ExpRNN 170 / RGD 116 have 0.900 / 0.800 after 1 epochs"
+    )
 
 
 def test_gated_cells_are_compared_after_five_epochs():
@@ -153,6 +158,7 @@ def test_only_exprnn_may_be_solved_at_lag_2000(tmp_path):
         run["summary"] |= {"steps": steps, "baseline": 1.0}
         run["summary"]["final"] = {"validation": {"loss": 0.3}}
     assert verdict_on(claim, ours) == "not run yet"
+    assert verdict_on(claim, other) == "not run yet"
     assert verdict_on(claim, ours, other) == (
         "confirmed: ExpRNN 190 solved after 1700 steps, scoRNN 190 at 0.30 of the "
         "baseline after 4000"

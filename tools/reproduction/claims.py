@@ -1,5 +1,6 @@
 """The claims of the paper, and how our runs judge them."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,14 +85,14 @@ def _stays(experiment: str) -> Callable[[Records], str]:
 def _alone(records: Records) -> str:
     """Whether ExpRNN, and no other network, solves the task at lag 2000."""
     runs = of(records, "copying-2000")
-    if len({r["config"]["model"] for r in runs}) < 2:
-        return NOT_RUN
     ours = [r for r in runs if label(r).startswith("ExpRNN")]
     others = [r for r in runs if r not in ours]
+    if not ours or not others:
+        return NOT_RUN
     is_alone = all(map(_is_solved, ours)) and not any(map(_is_solved, others))
     word = _word(confirmed=is_alone)
     # a network that was stopped before ExpRNN had solved the task might yet solve it
-    longest = max((r["summary"]["solved_at"] or 0 for r in ours), default=0)
+    longest = max(r["summary"]["solved_at"] or 0 for r in ours)
     if is_alone and any(r["summary"]["steps"] < longest for r in others):
         word = "open"
     return f"{word}: {', '.join(map(_outcome, (*ours, *others)))}"
@@ -145,8 +146,12 @@ def _compared(
     ahead, shown = True, []
     for epoch in epochs:
         values = [accuracy_after(r, epoch) for r in (ours, *others)]
+        if any(map(math.isnan, values)):
+            continue
         ahead &= values[0] == max(values)
         shown.append(f"{' / '.join(f'{v:.3f}' for v in values)} after {epoch}")
+    if not shown:
+        return NOT_RUN
     names = " / ".join(label(r) for r in (ours, *others))
     return f"{_word(confirmed=ahead)}: {names} have {', '.join(shown)} epochs"
 

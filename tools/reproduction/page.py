@@ -189,7 +189,9 @@ def _search_table(runs: Sequence[Record]) -> str:
                 _minutes(summary),
             ]
         )
-    return _table(head, sorted(rows, key=lambda row: row[8], reverse=True))
+    # a dash, for a run without validation, comes last
+    rows.sort(key=lambda row: row[8].replace("–", ""), reverse=True)
+    return _table(head, rows)
 
 
 def _speech_table(runs: Sequence[Record]) -> str:

@@ -91,14 +91,17 @@ def types_of(config: type) -> dict[str, FieldType]:
         literals = [part for part in parts if get_origin(part) is Literal]
         # reduce `dict[str, Any]` to `dict`
         kinds = [get_origin(part) or part for part in parts if part not in literals]
+        choices = tuple(choice for part in literals for choice in get_args(part))
         # a TOML or JSON file can hold a list, but a command line cannot
-        if unknown := [kind for kind in kinds if kind not in _KINDS or kind is list]:
+        unknown = [kind for kind in kinds if kind not in _KINDS or kind is list]
+        unknown += [choice for choice in choices if not isinstance(choice, str)]
+        if unknown:
             raise ValueError(
                 f"`{field.name}` must be annotated as bool, int, float, str, dict or "
-                f"Literal, or as a union of these and None; got {unknown[0]} in "
-                f"{config.__name__}. Options of a command cannot have any other type."
+                f"Literal of strings, or as a union of these and None; got "
+                f"{unknown[0]} in {config.__name__}. Options of a command cannot have "
+                f"any other type."
             )
-        choices = tuple(choice for part in literals for choice in get_args(part))
         types[field.name] = FieldType(tuple(kinds), choices)
     return types
 

@@ -199,7 +199,8 @@ class Package:
             with tarfile.open(fileobj=io.BytesIO(archive)) as members:
                 for file in files:
                     yield file, self._member(members, file)
-        except tarfile.TarError as error:
+        # an archive that is cut off or damaged can raise any of these
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
             raise UnreachableError(f"its archive cannot be read: {error}") from error
 
     def _archive(self, folder: Path) -> bytes:

@@ -157,7 +157,9 @@ def _check_whole(path: Path, samples: int) -> None:
     expected, got, unit = samples, samples, "samples"
     if head.startswith(b"NIST_1A"):
         count = re.search(rb"^sample_count -i (\d+)\s", head, re.MULTILINE)
-        expected = int(count[1]) if count else -1
+        if count is None:
+            raise _unreadable(path, "a header without its number of samples")
+        expected = int(count[1])
     elif head.startswith(b"RIFF"):
         expected, unit = int.from_bytes(head[4:8], "little") + 8, "bytes"
         got = path.stat().st_size
