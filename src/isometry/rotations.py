@@ -3,9 +3,10 @@ r"""Rotations of three-dimensional space, as vectors, quaternions and matrices.
 A rotation vector is the axis times the angle in radians. A quaternion is
 $(x, y, z, w)$ with the scalar part last, as in SciPy and roma; $q$ and $-q$ are the
 same rotation. A matrix rotates column vectors, $x \mapsto R x$. All functions accept
-any number of leading batch axes, are differentiable to any order (except `angle` at
-equal rotations), and return NaN for inputs that are not finite. For inputs in half
-precision, they compute in single precision.
+any number of leading batch axes, and return NaN for inputs that are not finite. They
+are differentiable to any order, except `angle` at equal rotations and, where the angle
+is $\pi$, `angle`, `to_vector` and `to_quaternion`. For inputs in half precision, they
+compute in single precision.
 
 Other geometric functions are methods of the group: `SO(3).geodesic`, `SO(3).mean`,
 `SO(3).random`, `SO(3).log`.
@@ -161,8 +162,8 @@ def to_quaternion(R: Tensor) -> Tensor:
 def angle(P: Tensor, Q: Tensor) -> Tensor:
     r"""Angle between two rotations, from 0 to $\pi$.
 
-    This is the angle of $P^T Q$. No digits are lost near 0 and $\pi$. Where the
-    rotations are equal, the angle is not differentiable, and the gradient is zero.
+    This is the angle of $P^T Q$. No digits are lost near 0 and $\pi$, but at these two
+    values it is not differentiable. Where the rotations are equal, the gradient is 0.
 
     Args:
         P: rotation matrices `(*batch, 3, 3)`.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
     """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
 
-    Both are for arrays flattened by `flat`, in double precision, and are computed once
-    for each group.
+    Both are for arrays flattened by `flat`, and in double precision. They are cached
+    for the 64 groups used last.
     """
     # Later callers get the cached basis too, and their default device or autograd mode
     # may differ. So the basis must not depend on either.

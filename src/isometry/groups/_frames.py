@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 #: tangent vectors in the state of an optimizer, keyed by name
 Vectors = dict[str, Tensor]
 
-# If the defect of a point is larger than this, `settle` returns NaN, because the
-# nearest orthonormal matrix may not be the point that the step should have reached
+# If a point has this defect or more, `settle` returns NaN, because the nearest
+# orthonormal matrix may not be the point that the step should have reached
 _LOST = 0.1
 
-# After a step of this length or more, in radians, `BodyFrame` polishes points of groups
-# such as SU(n), because `settle` only makes them unitary. Shorter steps wait for the
-# next regular polish: after 15 steps of 3.14 radians, the defect was at most 0.13 times
-# the tolerance (eight groups, ten seeds, single and double precision).
+# `settle` only makes a point unitary. In groups such as SU(n), `BodyFrame` also
+# polishes the point if the step had this length or more, in radians. After shorter
+# steps, the next regular polish is enough: after 15 steps of 3.14 radians, the defect
+# was at most 0.13 times the tolerance (eight groups, ten seeds, single and double
+# precision).
 _HALF_TURN = math.pi
 
 # with fewer rows than this, `BodyFrame._move` avoids `baddbmm`, which is less accurate
@@ -128,7 +129,7 @@ class BodyFrame(AbstractFrame):
         vectors: Vectors,
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """Retract the step `scale * V` at the identity, and multiply `Q` by it.
+        """Retract the step `scale * V` at the identity, and multiply `Q` by the result.
 
         Returns the new `Q`, and `vectors` unchanged.
         """
@@ -171,9 +172,9 @@ class AmbientFrame(AbstractFrame):
     not change under rotations.
     """
 
-    # A gradient is tangent only up to a rounding error. This error is proportional to
-    # the gradient, not to the step, which may be much smaller. So every step ends with
-    # a polish.
+    # A Riemannian gradient is tangent only up to a rounding error. This error is
+    # proportional to the Euclidean gradient, which may be much larger. So every step
+    # ends with a polish.
     polish_every = 1
 
     def __init__(self, manifold: "AbstractManifold") -> None:
@@ -216,12 +217,12 @@ class TallFrame(AbstractFrame):
        J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
 
     $P$ is a rotation of $Q$ for any $Z$, even if $Q^H E_\perp$ is not exactly zero. In
-    practice it is not zero: its rounding error is proportional to the gradient, and the
-    gradient may be much larger than the step.
+    practice it is not zero: its rounding error is proportional to the Euclidean
+    gradient, which may be much larger than $E$.
 
-    For Cayley and Pade, their rational function replaces the exponential. Polar and qr,
-    and every step longer than about a radian, use `Stiefel.step` instead. Vectors are
-    transported by
+    For Cayley and Pade, their rational function replaces the exponential. Maps without
+    `quotient`, such as polar and qr, and steps longer than about a radian use
+    `Stiefel.step` instead. Vectors are transported by
 
     $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
 
@@ -252,7 +253,7 @@ class TallFrame(AbstractFrame):
         return self.reals(E)
 
     def square(self, V: Tensor) -> Tensor:
-        r"""$\lVert E \rVert_F^2$ divided by the number of entries of $E$."""
+        r"""$\lVert E \rVert_F^2$ divided by the number of real numbers in $E$."""
         total = torch.linalg.vector_norm(V.flatten(1), dim=1).square_()
         mean = total.div_(V[0, self.k :].numel())
         return mean.view(-1, *[1] * (V.ndim - 1))
@@ -281,8 +282,8 @@ class TallFrame(AbstractFrame):
     ) -> tuple[Tensor, Tensor | None]:
         """The point `P` reached along `s * V`, and the product `P^H E_perp` or None.
 
-        The product is a by-product of the formula for short steps. It is None for long
-        steps, and for polar and qr.
+        The product is a by-product of the formula for short steps. It is None if that
+        formula was not used.
         """
         k = self.k
         Omega, E_perp = self._split(V)
@@ -312,8 +313,8 @@ def _coefficients(
     As in `TallFrame`, $M = J Z^H Z$ and $R = J Z^H Q$. `S` is $E_\perp^H E_\perp$. `B`
     is $Q^H E_\perp$, which is not exactly zero because of rounding. Here $\Omega$ and
     $E_\perp$ belong to the step itself, so they include its scale. The result is None
-    if the step is long or not finite, or if the retraction does not implement
-    `quotient`.
+    if a step of the batch is long or not finite, or if the retraction does not
+    implement `quotient`.
     """
     # the two terms are upper bounds on the spectral norms of Omega and of E_perp
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()
@@ -330,9 +331,9 @@ def settle(P: Tensor, length: Tensor) -> Tensor:
     r"""`P` made orthonormal again, after a step of this `length` in radians.
 
     The angles of a step have an error of $\varepsilon$ times its length. The result is
-    NaN if the length is above $\varepsilon^{-1/2}$, because fewer than half of the
-    digits would be correct. It is also NaN if `P` is far from orthonormal, as after a
-    long step by a Pade approximant: the condition number of the approximant's
+    NaN if the length is $\varepsilon^{-1/2}$ or more, because at most half of the
+    digits would be correct. It is also NaN if `P` is far from orthonormal. This can
+    happen after a long step by a Pade approximant: the condition number of its
     denominator grows as a power of the length.
 
     Cost: three products if the defect of `P` is below $\sqrt{\varepsilon / 3}$. Each

@@ -22,9 +22,9 @@ from isometry.linalg import expm_skew, logm_unitary, skew
 
 # Number of factors in the random walk of `random`. Under the Haar measure, the mean of
 # every nontrivial irreducible representation is zero. Under the distribution of a
-# single factor, the norm of the mean is about the share of zero weights in the
-# representation. In SO(3) it is at most 1/3. The means of the factors multiply, so in
-# SO(3) the norm for the whole walk is at most 3^-16 = 2e-8.
+# single factor, the norm of the mean is about the fraction of the representation's
+# weights that are zero. In SO(3) it is at most 1/3. The means of the factors multiply,
+# so in SO(3) the norm for the whole walk is at most 3^-16 = 2e-8.
 _WALK = 16
 
 
@@ -34,11 +34,11 @@ class AbstractGroup(AbstractManifold):
     The metric is the bi-invariant $\langle X, Y \rangle = \operatorname{Re}
     \operatorname{tr}(X^H Y)$. A subclass defines its size, whether it is complex, and
     how free coordinates become an element of its Lie algebra (`algebra`, which must be
-    linear and onto). All other methods have defaults that follow from the algebra. The
-    groups of this package replace some defaults with closed forms, and
-    `isometry.testing.check_manifold` compares the closed forms with the defaults. A
-    group that is not connected sets `is_connected = False`, because its algebra
-    describes only the identity component.
+    linear and onto). All other methods, except `rank` and `torus`, have defaults that
+    follow from the algebra. The groups of this package replace some defaults with
+    closed forms, and `isometry.testing.check_manifold` compares most of these with the
+    defaults. A group that is not connected sets `is_connected = False`, because its
+    algebra describes only the identity component.
 
     Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
 
@@ -96,9 +96,9 @@ class AbstractGroup(AbstractManifold):
     def algebra_log(self, Q: Tensor) -> Tensor:
         """Element of the Lie algebra whose exponential is `Q`.
 
-        If the principal logarithm is in the Lie algebra, it is returned. Otherwise a
-        short logarithm in the algebra is found by Newton's method. Override this method
-        in a group with a closed form.
+        If the principal logarithm is in the Lie algebra, it is returned. Otherwise
+        Newton's method finds a logarithm in the algebra, not always the shortest one.
+        Override this method in a group with a closed form.
         """
         return derived_log(self, Q)
 
@@ -142,7 +142,7 @@ class AbstractGroup(AbstractManifold):
         return BodyFrame(self)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        r"""$Q \log(Q^H P)$; unique if no angle of $Q^H P$ is $\pi$."""
+        r"""$Q \log(Q^H P)$; in SO(n), U(n) unique if no angle of $Q^H P$ is $\pi$."""
         self.check_tensors(Q=Q, P=P)
         try:
             # the Newton-Schulz step removes the rounding error of the product
@@ -187,8 +187,9 @@ class AbstractGroup(AbstractManifold):
         """Estimate of the largest angle of the skew matrix with coordinates `X`.
 
         For Gaussian coordinates the estimate is up to 10 percent too large. It was
-        never too small in tests with 400 seeds and sizes up to 1024. It does not depend
-        on `B`. Cost: a few matrix-vector products.
+        never too small in tests with 400 seeds and sizes up to 1024. If few angles are
+        nonzero, it may be several times too large. It does not depend on `B`. Cost:
+        about 20 matrix-vector products.
         """
         del B
         # For Gaussian matrices `krylov_norm` was up to 8.4 percent below the norm. The
@@ -226,7 +227,7 @@ class AbstractGroup(AbstractManifold):
     def coordinates(
         self, P: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
-        """Coordinates of the smallest element of the algebra that takes `B` to `P`."""
+        r"""Coordinates of an $A$ in the Lie algebra with $B\,\phi(A) = P$."""
         retraction = self.resolve(retraction)
         Q = newton_schulz(P if B is None else B.mH @ P)
         if retraction.is_exponential:
@@ -254,14 +255,15 @@ class AbstractGroup(AbstractManifold):
         return torch.maximum(unitarity_defect(Q), rest)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        r"""Samples from the Haar measure, up to a small error.
+        r"""Haar samples from the identity component, up to a small error.
 
         The samples are the ends of random walks: products of exponentials of Gaussian
         elements of the Lie algebra. The error decreases exponentially with the number
-        of factors. The elements have standard deviation $\pi \sqrt n$ in every
-        direction. A unit vector of the algebra has an angle of $1 / \sqrt n$ or more,
-        so one standard deviation along it is a rotation by at least $\pi$, a half
-        turn. The walk is computed in double precision.
+        of factors. The Gaussian elements have standard deviation $\pi \sqrt n$ in every
+        direction (in a complex group, $\pi \sqrt{n / 2}$). A unit vector of the algebra
+        has an angle of $1 / \sqrt n$ or more, so one standard deviation along it is a
+        rotation by at least $\pi$ (or $\pi / \sqrt 2$). The walk is computed in double
+        precision.
         """
         dtype = self.resolve_dtype(options.pop("dtype", None))
         options["dtype"] = torch.promote_types(dtype, torch.float64)
@@ -275,7 +277,7 @@ class AbstractGroup(AbstractManifold):
 
 @dataclass(frozen=True)
 class AbstractClassicalGroup(AbstractGroup):
-    """A family of groups with one member for each size `n`, such as SO(n)."""
+    """A family of groups with one member for each `n`, such as SO(n)."""
 
     n: int
 
@@ -289,7 +291,7 @@ class AbstractClassicalGroup(AbstractGroup):
 
     @property
     def rank(self) -> int:
-        """Number of angles that `torus` takes: by default, one for each column."""
+        """Number of angles that `torus` takes; by default, `n`."""
         return self.n
 
     def torus(self, theta: Tensor) -> Tensor:
@@ -305,7 +307,7 @@ class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
     is_unrestricted = True
 
     def algebra(self, X: Tensor) -> Tensor:
-        """Skew matrix with the lower triangle of `X`."""
+        """Skew matrix with the strictly lower triangle of `X`; see `skew`."""
         return skew(X)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
 
 # `_search_from_many` draws `_STARTS` random starts. For each matrix, it runs Newton's
-# method from the best `_FOLLOWED` of them, with at most `_NEWTON_STEPS` steps.
+# method from its argument `A` and from the best `_FOLLOWED` of the random starts, with
+# at most `_NEWTON_STEPS` steps.
 _STARTS, _FOLLOWED, _NEWTON_STEPS = 128, 4, 12
 
-# in `_independent`, singular values below this count as zero
+# in `_independent`, singular values up to this count as zero
 _ZERO = 1e-6
 
 
@@ -32,10 +33,10 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     $A$ is the principal logarithm if that is in the algebra. In a representation of
     high weight it may not be. For example, a rotation of SO(3) by an angle up to $\pi$
     acts on traceless symmetric matrices with twice the angle, up to $2\pi$. In that
-    case Newton's method finds $A$. If its first start fails, the next start is computed
-    by `torus_log` in a maximal torus through `Q`, and further starts are random. If `Q`
-    is not in the group, $\exp A$ is a point of the group that Newton's method finds
-    close to `Q`.
+    case Newton's method finds $A$. It starts from the projection of the principal
+    logarithm onto the algebra. If that fails, it starts from results of `torus_log`,
+    and then from random elements. If `Q` is not in the group, $\exp A$ is a point of
+    the group that Newton's method finds close to `Q`.
     """
     check_has_numbers(Q, name="Q")
     A = group.algebra_projection(logm_unitary(Q))
@@ -145,11 +146,11 @@ def _combination(c: Tensor, units: Tensor) -> Tensor:
 def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
     """Logarithms of matrices `(m, n, n)`, by Newton's method from several starts.
 
-    The first start is `A`, and the second comes from `torus_log`. If both fail, the
-    method starts from many random elements of the algebra.
+    The first start is `A`, and the next ones come from `torus_log`. If all fail, the
+    method starts from the best of many random elements of the algebra.
     """
     dtype = torch.promote_types(Q.dtype, torch.float64)
-    # two Newton-Schulz steps make Q unitary up to rounding in float64
+    # two Newton-Schulz steps remove the rounding errors of single precision from Q
     Q, A = newton_schulz(newton_schulz(Q.to(dtype))), A.to(dtype)
     units = _units(group, like=Q)
     A = _newton(units, A, Q, steps=4)
@@ -167,8 +168,9 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
 
 def _far(A: Tensor, Q: Tensor) -> Tensor:
     # True for each matrix that needs another start. If two points of the group are
-    # closer than 0.3, the logarithm of their quotient is small and in the algebra, so
-    # Newton's method converges quickly. If it has ended farther away, it has failed.
+    # closer than 0.3, the logarithm of their quotient is usually small and in the
+    # algebra, so Newton's method converges quickly. If it ended farther from Q, it has
+    # failed.
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
@@ -195,7 +197,7 @@ def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
         goal = _components(units, logm_unitary(expm_skew(A).mH @ Q))
         # Where a singular value of J is zero, the exponential has a fold. The step
         # leaves out the direction of that singular value. The length of the step is at
-        # most 1, so that it does not cross the fold.
+        # most 1, so that it does not go far beyond the fold.
         W = (torch.linalg.pinv(J, rtol=1e-6) @ goal[..., None])[..., 0]
         W = W / torch.linalg.vector_norm(W, dim=-1, keepdim=True).clamp(min=1)
         step = _combination(W, units)
@@ -219,7 +221,7 @@ def _starts(units: Tensor) -> Tensor:
 
 
 def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
-    r"""The shortest $A$ with $\exp A = Q$, up to `slack`, in one maximal torus.
+    r"""A short $A$ with $\exp A = Q$, up to `slack`, in one maximal torus.
 
     A logarithm commutes with $Q$. The elements of the algebra that commute with $Q$ are
     the null space of $\operatorname{Ad}_Q - 1$. Take a generic element of this null
@@ -231,7 +233,7 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
     $$ \sum_a c_a w_{aj} = \theta_j + 2 \pi k_j $$
 
     for integers $k_j$. Small integers are tried for as many independent columns $j$ as
-    determine $c$.
+    determine $c$, and the shortest $A$ that fits the other columns too is returned.
 
     Args:
         Q: one matrix, `(n, n)`.
@@ -240,8 +242,8 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
             angles, measured in full turns.
 
     Returns:
-        The logarithm. None if no integers $k_j$ that were tried fit all angles, for
-        example because `Q` is not in the group.
+        The logarithm; None if none was found, for example because `Q` is not in the
+        group, or because the $k_j$ that were tried are too small.
     """
     torus = _torus(Q, units, slack)
     if len(torus) == 0:

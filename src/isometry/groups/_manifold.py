@@ -35,8 +35,8 @@ class AbstractManifold(ABC):
     `Q` and `P` are points, `E` and `F` are tangent vectors at `Q`, and `G` is the
     Euclidean gradient $\partial f / \partial \operatorname{Re} Q + i\, \partial f /
     \partial \operatorname{Im} Q$ that autograd returns. All have any number of batch
-    axes before `shape`. Subclasses are frozen dataclasses: hashable, equal if they
-    denote the same set, and with a `repr` that names the set.
+    axes before `shape`. Subclasses are frozen dataclasses: hashable, equal if class and
+    fields are equal, and with a `repr` that names the set.
     """
 
     #: whether points have a complex dtype
@@ -116,7 +116,7 @@ class AbstractManifold(ABC):
         )
 
     def from_angles(self, theta: Tensor) -> Tensor:
-        """The origin, after rotating its coordinate planes by the angles `theta`."""
+        """The origin, moved by the element of a maximal torus with angles `theta`."""
         del theta
         raise ValueError(
             f"`theta` must be the angles of a maximal torus; {self} has no such torus. "
@@ -124,7 +124,7 @@ class AbstractManifold(ABC):
         )
 
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
-        """Largest angle by which the coordinates `X` rotate `B`, or an overestimate."""
+        """Largest angle by which the coordinates `X` rotate `B`, or an estimate."""
         B = self._base(B, like=X)
         return math.pi - self.border_distance(B, self.project(B, X))
 
@@ -168,7 +168,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def nearest(self, X: Tensor) -> Tensor:
-        """Point closest to `X` in the Frobenius norm."""
+        """Point closest to `X` in the Frobenius norm, in some groups only nearly."""
 
     def polish(self, Q: Tensor) -> Tensor:
         """`Q` with its rounding errors removed; by default, the nearest point."""
@@ -232,7 +232,7 @@ class AbstractManifold(ABC):
         return torch.where(apart, length, square.detach().sqrt())
 
     def geodesic(self, Q: Tensor, P: Tensor, t: Tensor | float) -> Tensor:
-        """The point at time `t` on the shortest geodesic from `Q` at 0 to `P` at 1.
+        """The point at time `t` on the geodesic of `log`, from `Q` at 0 to `P` at 1.
 
         Args:
             Q: points.
@@ -263,8 +263,8 @@ class AbstractManifold(ABC):
 
         Raises:
             TypeError: on the meta device and in FakeTensorMode.
-            ValueError: if there are no points, if there is not one weight for each
-                point or their sum is 0, or if the iteration does not converge.
+            ValueError: if there are no points, if there is not one finite weight for
+                each point or their sum is 0, or if the iteration does not converge.
         """
         return mean(self, Q, weights)
 
@@ -323,7 +323,7 @@ class AbstractManifold(ABC):
             self.check_tensor(Q, name=name)
 
     def check_point(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless every `Q` is a point. The message gives the defect and bound."""
+        """Raise the error `refusal` unless every `Q` is a point."""
         self.check_tensor(Q, name=name)
         # meta and fake tensors have no numbers that could be wrong
         defect = 0.0 if is_fake(Q) else self.worst_defect(Q)
@@ -371,7 +371,7 @@ class AbstractManifold(ABC):
         return self._map(retraction, name, _can_parametrize)
 
     def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
-        """The map, given directly or by name. Raises unless `is_able` accepts it."""
+        """The map, or the map of this name, if `maps` and `is_able` accept it."""
         phi = parse_map(value, name=name)
         if isinstance(phi, self.maps) and is_able(phi):
             return phi

@@ -10,9 +10,9 @@ from isometry._checks import check_has_numbers, check_is_tensor
 if TYPE_CHECKING:
     from isometry.groups._manifold import AbstractManifold
 
-# Limit on the iterations. Each iteration divides the distance to the mean by a factor:
-# by at least 1200 if all points of SO(3) are within 0.1 radians of the mean, and by at
-# least 5.9 if they are within 1.4 radians.
+# Limit on the iterations. In SO(3), each iteration divides the distance to the mean by
+# at least 1200 if all points are within 0.1 radians of the mean, and by at least 5.9 if
+# they are within 1.4 radians.
 _ITERATIONS = 100
 
 
@@ -52,7 +52,7 @@ def _logs(manifold: "AbstractManifold", M: Tensor, Q: Tensor) -> Tensor:
 
 
 def _check_weights(weights: Tensor, count: int) -> None:
-    """Raise unless there is one weight for each point, and their sum is not zero."""
+    """Raise unless there is one finite weight for each point, and the sum is not 0."""
     check_is_tensor(weights, name="weights")
     if tuple(weights.shape) != (count,):
         raise ValueError(

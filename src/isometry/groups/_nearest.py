@@ -1,6 +1,7 @@
 """The closest orthogonal or unitary matrix, and norms.
 
-In a batch, a matrix that contains NaN does not affect the results for the others.
+Except in `krylov_norm`, a matrix that contains NaN does not affect the results for the
+other matrices of its batch.
 """
 
 import math
@@ -28,7 +29,8 @@ def nearest_rotation(X: Tensor) -> Tensor:
     `X`, $d$ is the sign that makes the determinant 1: where the polar factor is a
     reflection, the singular vector of the smallest singular value is reversed. A matrix
     that is not finite gives NaN. The derivative is correct even where singular values
-    are equal, as they are for a rotation.
+    are equal, as they are for a rotation. It is infinite or NaN only where `X` is
+    singular, or where the nearest matrix is not unique.
     """
     refuse_nested_forward_mode("nearest")
     finite = is_finite(X)
@@ -42,8 +44,8 @@ def nearest_rotation(X: Tensor) -> Tensor:
 def determinant(Q: Tensor) -> Tensor:
     """The determinant of a unitary matrix, computed without overflow or underflow.
 
-    `torch.linalg.det` multiplies the pivots one by one. The first pivots of an
-    orthogonal matrix are small, so in float32 their product underflows from n = 512 on.
+    `torch.linalg.det` multiplies the pivots. The first pivots of a large orthogonal
+    matrix are small, so in float32 their product underflows, for example at n = 512.
     """
     sign, logarithm = torch.linalg.slogdet(Q)
     return sign * logarithm.exp()
@@ -90,9 +92,10 @@ def spectral_norm(X: Tensor) -> Tensor:
 def krylov_norm(A: Tensor) -> Tensor:
     r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
 
-    This number is at most the norm of $A$ and close to it. It costs only matrix-vector
-    products. The first vector of the Krylov space is always the same, so equal matrices
-    give equal results.
+    While $V$ is orthonormal, this number is at most the norm of $A$, and usually close
+    to it. If $A$ has low rank, rounding makes the last columns of $V$ dependent, and
+    the number may be five times too large. It costs only matrix-vector products. The
+    first vector of the Krylov space depends only on the size and dtype of $A$.
     """
     n = A.shape[-1]
     v = gaussian(n, 1, dtype=A.dtype, seed=0).to(A.device)

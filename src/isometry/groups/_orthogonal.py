@@ -59,14 +59,14 @@ class SO(AbstractOrthogonal):
         return nearest_rotation(X)
 
     def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^T Q - I \rVert_F$, and infinity for a reflection."""
+        r"""$\lVert Q^T Q - I \rVert_F$, and infinity if the determinant is negative."""
         reflection = determinant(Q) < 0
         return torch.where(reflection, math.inf, unitarity_defect(Q))
 
     def refusal(
         self, Q: Tensor, bound: float, dtype: torch.dtype, *, name: str, projection: str
     ) -> ValueError:
-        """The error for a batch `Q`; it names a negative determinant."""
+        """The error for a batch `Q`; it reports negative determinants."""
         det, defect = determinant(Q), unitarity_defect(Q)
         reflection = det < 0
         # matrices that have a negative determinant and are not orthogonal either

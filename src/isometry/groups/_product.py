@@ -127,7 +127,7 @@ class Product(AbstractGroup):
 
 
 def _common_maps(factors: Sequence[AbstractGroup]) -> tuple[type[AbstractMap], ...]:
-    """Classes of retractions that can be used with every factor."""
+    """`AbstractRetraction`, or those classes in `KNOWN` that every factor accepts."""
     known = [type(m) for m in KNOWN.values() if isinstance(m, AbstractRetraction)]
     candidates = [AbstractRetraction, *known]
     common = [c for c in candidates if all(issubclass(c, f.maps) for f in factors)]

@@ -89,8 +89,8 @@ class Sphere(AbstractManifold):
         return near * ratio + far * angle
 
     def _check_component(self, Q: Tensor, P: Tensor) -> None:
-        # the values are unknown to fake tensors and inside torch.func; there, the
-        # logarithm between the two components is NaN
+        # Fake tensors have no values, and inside torch.func values cannot be read. In
+        # these cases, the logarithm between the two components is NaN.
         if self.is_connected or is_fake(Q) or transforms():
             return
         apart = (Q * P < 0)[..., 0]

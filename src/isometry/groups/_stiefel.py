@@ -109,7 +109,7 @@ class Stiefel(AbstractUnrestricted):
         return self.resolve(retraction).tall(E, Q)
 
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The point that `retract` reaches, without a gradient.
+        """The point that `retract` reaches. It may have no gradient.
 
         Because no gradient is needed, polar uses no singular value decomposition, and
         qr uses Householder's decomposition only for steps above a radian.
@@ -121,7 +121,7 @@ class Stiefel(AbstractUnrestricted):
         return TallFrame(self) if self.n > 2 * self.k else AmbientFrame(self)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        """The logarithm, by an iteration on 2k x 2k matrices.
+        """The logarithm, by an iteration on matrices with at most 2k rows.
 
         Its geodesic is the shortest one if the distance between the points is below
         about 0.9 pi.
@@ -132,9 +132,10 @@ class Stiefel(AbstractUnrestricted):
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         r"""$\frac14 \lVert [X, Y]_m \rVert^2 + \lVert [X, Y]_h \rVert^2$.
 
-        This is the formula for orthonormal tangent vectors. $X$ and $Y$ are the skew
-        matrices that move $Q$ along $E$ and $F$. The isotropy algebra $h$ is the block
-        that leaves $Q$ fixed, and $m$ is its complement.
+        This is the formula for orthonormal tangent vectors, where the squared norm is
+        half of the group's. $X$ and $Y$ are the skew matrices that move $Q$ along $E$
+        and $F$. The isotropy algebra $h$ is the block that leaves $Q$ fixed, and $m$ is
+        its complement.
 
         References:
             [ONe83] chapter 11, corollary 11 for normal homogeneous spaces.
@@ -153,7 +154,7 @@ class Stiefel(AbstractUnrestricted):
         return (moving / 4 + isotropy) / self._area(Q, E, F)
 
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
-        r"""$\pi$ minus the norm of the skew matrix that moves `Q` along `E`.
+        r"""$\pi$ minus the spectral norm of the skew matrix that moves `Q` along `E`.
 
         This distance can be differentiated only once.
         """

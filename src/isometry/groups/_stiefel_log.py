@@ -35,8 +35,8 @@ _TURNS, _SHOTS, _RESTARTS = 20, 30, 20
 _FAR = 1e-12
 
 # Limit on the steps of conjugate gradients for one linear equation M Y = G. A limit is
-# needed because M is singular where J is. Elsewhere the spectrum of M depends on only a
-# few angles, and at most 40 steps were needed (8 columns, distance pi).
+# needed because M is singular at conjugate points. Elsewhere the spectrum of M depends
+# on only a few angles, and at most 40 steps were needed (8 columns, distance pi).
 _GRADIENT_STEPS = 200
 
 
@@ -63,11 +63,11 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     Derivatives nest to any order and in any mode, except forward over forward. If a
     matrix is not finite, its logarithm is NaN.
 
-    Cost: up to 21 logarithms of $2k \times 2k$ matrices and, beyond a distance of about
-    1, a few steps of Newton's method. If Newton's method fails, the search restarts at
-    the same cost. Each step of Newton's method, and each derivative, solves a linear
-    equation with 5 to 40 steps of conjugate gradients, and each of these costs as much
-    as two backward passes through `expm_tall`. All computations are in double
+    Cost: up to 21 logarithms of matrices with at most $2k$ rows and, beyond a distance
+    of about 1, a few steps of Newton's method. If Newton's method fails, the search
+    restarts at the same cost. Each step of Newton's method, and each derivative, solves
+    a linear equation with 5 to 40 steps of conjugate gradients, and each of these costs
+    as much as two backward passes through `expm_tall`. All computations are in double
     precision.
 
     Args:
@@ -88,7 +88,7 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     refuse_nested_forward_mode("log")
     check_has_numbers(P, name="P")
     dtype = torch.promote_types(Q.dtype, torch.float64)
-    # two Newton-Schulz steps make the columns orthonormal up to rounding in float64
+    # two Newton-Schulz steps remove the rounding errors of single precision
     base, target = (newton_schulz(newton_schulz(X.to(dtype))) for X in (Q, P))
     E = _StiefelLog.apply(*torch.broadcast_tensors(base, target))
     # return a copy: the caller may write to it, but autograd has saved E itself
@@ -153,7 +153,7 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
 
 
 def _turn(V: Tensor, k: int) -> Tensor:
-    """First k columns of log V, after rotating V's others as in `stiefel_log`."""
+    """First k columns of log V, after rotating the others of V as in `stiefel_log`."""
     A = logm_unitary(V)
     for _ in range(_TURNS):
         C = A[..., k:, k:]
@@ -178,8 +178,8 @@ def _search(V: Tensor) -> Tensor:
         if not far.any():
             break
         # Near a point where the derivative of exp is singular, Newton's method may
-        # oscillate. Complete V with other columns, which lead to another geodesic, and
-        # start again.
+        # oscillate. Complete V with other columns, which may lead to another geodesic,
+        # and start again.
         columns = whole[far][..., k:]
         shape = (len(columns), columns.shape[-1], columns.shape[-1])
         X = torch.randn(shape, dtype=V.dtype, generator=rng, device="cpu").to(V.device)
@@ -211,8 +211,8 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
         worst = float(rest.max())
         end, pull_back, product = _linearization(origin[at], E[at])
         image = pull_back(P[at] - end)
-        # At best, a Newton step squares the error: 1e-2 becomes 1e-4. So the step need
-        # not be computed to a relative accuracy below the current error.
+        # At best, a Newton step squares the error: 1e-2 becomes 1e-4. So the relative
+        # error of the step need not be below the current error.
         rtol = min(max(worst, 1e-10), 1e-2)
         step = conjugate_gradients(product, image, rtol=rtol)
         length = torch.linalg.matrix_norm(step, keepdim=True)
@@ -221,7 +221,7 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _completion(V: Tensor) -> Tensor:
-    """A square orthogonal matrix with first columns `V`, as close to I as possible."""
+    """Rotation or unitary matrix with first columns `V`, as close to I as possible."""
     m, k = V.shape[-2:]
     rest = torch.linalg.qr(V, mode="complete").Q[..., k:]
     U, _, Wh = torch.linalg.svd(rest[..., k:, :])

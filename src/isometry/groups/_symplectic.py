@@ -16,8 +16,9 @@ from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
 from isometry.linalg._skew import skew_eigh
 
-# Angles near pi or -pi get their signs from `Sp._sign`. The largest distance that is
-# called near is between these two numbers. Smaller numbers would work too.
+# Angles near pi or -pi get their signs from `Sp._sign`. `_largest_gap` chooses which
+# distance still counts as near, between these two numbers. Smaller numbers would work
+# too.
 _NEAR_PI = (0.05, 0.1)
 
 
@@ -61,7 +62,7 @@ class Sp(AbstractClassicalGroup):
         return _quaternionic(skew(X[..., :n, :n]), S)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The lower triangles of P and S."""
+        """The lower triangles of P, with the diagonal divided by i, and of S."""
         n = self.n
         left = [lower_triangle(A[..., :n, :n]), A[..., n:, :n].tril()]
         return torch.nn.functional.pad(torch.cat(left, -2), (0, n))
@@ -157,9 +158,10 @@ def _quaternionic(P: Tensor, S: Tensor) -> Tensor:
 
 
 def _largest_gap(theta: Tensor) -> Tensor:
-    r"""The middle of the largest gap between the $|\theta|$ just below $\pi$.
+    r"""The middle of the largest gap between the $|\theta|$ in an interval below $\pi$.
 
-    If the border were a fixed number, rounding could put $\theta$ on one side and
+    `_NEAR_PI` gives the ends of the interval, which count as values of $|\theta|$. If
+    the border were a fixed number, rounding could put $\theta$ on one side and
     $-\theta$ on the other, or separate two equal angles, whose eigenvectors are mixed.
     Then the eigenvectors on one side would not span a quaternionic subspace.
     """

@@ -69,7 +69,7 @@ class SU(AbstractClassicalGroup):
         return max(self.n**2 - 1, 0)
 
     def algebra(self, X: Tensor) -> Tensor:
-        """Skew-Hermitian matrix with the lower triangle of `X`, made traceless."""
+        """Skew-Hermitian matrix `skew(X)`, made traceless."""
         return _traceless(skew(X))
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class Torus(AbstractClassicalGroup):
         return torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).imag)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        r"""The angles in $(-\pi, \pi]$."""
+        r"""Diagonal matrix of $i$ times the angles, which are from $-\pi$ to $\pi$."""
         angles = Q.diagonal(dim1=-2, dim2=-1).angle()
         return torch.diag_embed(1j * angles) + nan_unless_finite(Q)
 

@@ -1,4 +1,4 @@
-"""Manifolds of matrices on which orthonormal columns are the only condition."""
+"""Manifolds of matrices on which orthonormal columns are the only local condition."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class AbstractUnrestricted(AbstractManifold):
     maps = (AbstractMap,)
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor. For a square real `X`, the determinant keeps its sign."""
+        """The polar factor. For a square real `X`, a nonzero det `X` keeps its sign."""
         return polar(X)
 
     def polish(self, Q: Tensor) -> Tensor:

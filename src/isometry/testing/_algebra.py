@@ -24,7 +24,7 @@ def batches(case: Case) -> None:
     """`algebra` keeps the shape, and treats the matrices of a batch separately."""
     G, n = _group(case), _group(case).size
     must = f"map X of shape (*batch, {n}, {n}) to matrices of the same shape"
-    # no batch axis has length n, since it could be mistaken for a matrix axis
+    # the last batch axis never has length n: it could be mistaken for a matrix axis
     for batch in ((), (n + 1,), (2, n + 2)):
         X = case.ambient(*batch)
         try:
@@ -123,7 +123,7 @@ def connection(case: Case) -> None:
 
 
 def torus(case: Case) -> None:
-    """If a group has a `torus`, its values are in the algebra and commute."""
+    """If a group has a `rank`, the values of `torus` are in the algebra and commute."""
     G = _group(case)
     try:
         rank = G.rank

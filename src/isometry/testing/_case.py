@@ -56,7 +56,7 @@ class Case:
         M = self.manifold
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
-        # Vectors that are zero up to rounding are set to zero instead of scaled up. On
+        # Vectors this short count as zero, and are set to zero instead of scaled up. On
         # a manifold of dimension 0, this happens to every tangent vector.
         nonzero = largest > self.unit**2
         scale = torch.where(nonzero, angle / torch.where(nonzero, largest, 1), 0)

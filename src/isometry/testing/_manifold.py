@@ -64,7 +64,8 @@ def check_manifold(
 
     - `algebra` keeps the shape, and treats the matrices of a batch separately.
     - The algebra is closed under brackets.
-    - Every closed form agrees with the default that uses only `algebra`.
+    - `nearest`, and the methods of the algebra, agree with the defaults that use only
+      `algebra`.
     - The metric and the distribution of samples are invariant under translations.
     - The connection is torsion-free and preserves the metric.
     - Every point of the identity component has a logarithm.
@@ -82,8 +83,8 @@ def check_manifold(
     Raises:
         TypeError: if `manifold` is not a manifold, or `dtype` is real and the manifold
             is complex, or the other way round.
-        AssertionError: if a contract is broken. The message names the contract, the
-            error and its bound.
+        AssertionError: if a contract is broken. The message names the contract and what
+            contradicts it, usually an error above its bound.
     """
     check_is_manifold(manifold, otherwise=", or of your own")
     if dtype is None:

@@ -65,9 +65,9 @@ def check_map(
             run on its device.
 
     Raises:
-        AssertionError: if a contract is broken. The message names the contract, the
-            error and its bound.
-        ValueError: if `retraction` is an unknown name, or a map that is not a
+        AssertionError: if a contract is broken. The message names the contract and what
+            contradicts it, usually an error above its bound.
+        ValueError: if `retraction` is not a valid name, or a map that is not a
             retraction.
     """
     if generator is None:

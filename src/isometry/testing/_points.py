@@ -30,7 +30,7 @@ TensorMethod = Callable[..., Tensor]
 
 
 def maps_of(manifold: AbstractManifold) -> list[AbstractRetraction]:
-    """The retractions that a manifold supports, including Pade of degrees 1 to 3."""
+    """Our retractions that a manifold supports, with Pade of degrees 1 to 3."""
     candidates = [Exp(), Cayley(), Polar(), QR(), Pade(1), Pade(2), Pade(3)]
     return [phi for phi in candidates if isinstance(phi, manifold.maps)]
 
@@ -79,7 +79,8 @@ def sampling(case: Case) -> None:
     Q = case.points(_DRAWS)
     rng.set_state(state)
     case.bound("random", "repeat itself for a seed", (Q - case.points(_DRAWS)).abs(), 0)
-    # long geodesic steps change every distribution except the uniform one
+    # on a connected manifold, long geodesic steps change every distribution except the
+    # uniform one
     X = torch.randn(Q.shape, dtype=case.dtype, generator=rng)
     moved = M.exp(Q, math.pi * M.project(Q, X))
     same_law(case, Q, moved, "be uniform: invariant under random geodesic steps")
@@ -147,7 +148,7 @@ def coordinates(case: Case) -> None:
 def _coordinates_or_none(
     M: AbstractManifold, P: Tensor, B: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
-    """Coordinates of `P`; None if the map is not exp and does not reach `P`."""
+    """Coordinates of `P`; None if the map is not exp and has no inverse at `P`."""
     try:
         return M.coordinates(P, B, retraction)
     except ValueError:

@@ -105,8 +105,9 @@ class AbstractRetraction(AbstractMap):
     def quotient(self, M: Tensor, R: Tensor, norm: float) -> Tensor | None:
         r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for short steps.
 
-        `M` is similar to a skew matrix whose norm is at most `norm`, which is below 1.
-        The result need not be differentiable.
+        The eigenvalues of `M` are imaginary, with absolute values of at most `norm`. If
+        `TallFrame` is the caller, `norm` is below 1. The result need not be
+        differentiable.
 
         Returns:
             The product; None if the map has no such formula.

@@ -72,7 +72,7 @@ class Polar(AbstractFactor):
 
         brings them closer to 1, so $d$ determines the number of steps. In single
         precision one step suffices up to $d = 4 \cdot 10^{-4}$, two up to 0.03. The
-        rounding error of $Q$ is removed as well. If $d > 1/\varepsilon$ the result is
+        rounding error of $Q$ is removed as well. If $d \ge 1/\varepsilon$ the result is
         NaN.
 
         Cost: two products for each step. The host reads $d$ from the device.
@@ -97,7 +97,7 @@ class Polar(AbstractFactor):
 
 @dataclass(frozen=True)
 class QR(AbstractFactor):
-    """The Q factor of a point plus a tangent vector: the cheapest step."""
+    """The Q factor of a point plus a tangent vector: usually the cheapest step."""
 
     name = "qr"
     is_equivariant = False

@@ -47,9 +47,10 @@ class AbstractRational(AbstractRetraction):
         measured $\lVert Y^H Y - I \rVert_F \le 2 k \varepsilon$ for all degrees, and
         $7 k \varepsilon$ for singular $X_\perp$ in single precision.
 
-        Cost: seven products of $n k^2$ and, for each of the $\lceil m/2 \rceil$
-        factors, one inverse and one product of $(2k)^3$ (of $n^3$ if $n \le 2k$). The
-        host reads nothing from the device.
+        Cost: seven products of $n k^2$; one of $(2k)^3$ if $m > 1$; and for each of the
+        $\lceil m/2 \rceil$ factors, one inverse and one product of $(2k)^3$. If
+        $n \le 2k$, these matrices are $n \times n$, and a factor takes up to two
+        products. The host reads nothing from the device.
         """
         return tall_map(X, B, of_skew=self._columns, of_block=self._columns)
 
@@ -57,7 +58,8 @@ class AbstractRational(AbstractRetraction):
         """The first columns of r_m(M), factor by factor.
 
         A single quotient of two polynomials would have terms of all sizes up to M^m: at
-        norm 100 no digit would be correct in float32 from degree 5 on.
+        norm 100, hardly a digit would be correct in float32 from degree 5 on if X_perp
+        is singular.
         """
         eye = identity(M)
         M2 = M @ M if self.degree > 1 else torch.zeros_like(M)
@@ -72,7 +74,7 @@ class AbstractRational(AbstractRetraction):
     def increment(self, A: Tensor) -> Tensor | None:
         r"""$r_m(A) - I$, or None if the norm of $A$ is large.
 
-        For a random matrix, it is None if an angle may be above about `LONG_STEP`.
+        For a random matrix, it is None above an angle of about $2 n^{-1/4}$.
         """
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # `Exp.increment` explains the factor n^(1/4). NaN counts as long.
@@ -127,8 +129,8 @@ class Cayley(AbstractRational):
 class Pade(AbstractRational):
     r"""The diagonal Pade approximant of the exponential, of any degree $m$.
 
-    It differs from the exponential by $O(A^{2m+1})$, is orthogonal for every $A$, and
-    from degree 2 on reaches every rotation.
+    It differs from the exponential by $O(A^{2m+1})$, is orthogonal or unitary for every
+    skew $A$, and from degree 2 on reaches every rotation and every unitary matrix.
 
     Args:
         degree: $m$; 1 is the Cayley map.
@@ -146,7 +148,7 @@ class Pade(AbstractRational):
         return pade(A, degree=self.degree)
 
     def inverse(self, Q: Tensor) -> Tensor:
-        """The inverse, from the logarithm. It has no gradient: `backward` raises."""
+        """The inverse of smallest norm. It has no gradient: `backward` raises."""
         return _NoGradient.apply(Q, self.degree)
 
 
