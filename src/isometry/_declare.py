@@ -1,8 +1,8 @@
-"""The declared manifolds of tensors, stored in the module that owns the tensor.
+"""The declared manifolds of tensors, stored in the module that owns the tensors.
 
-An attribute of the parameter would not survive a deepcopy, a load from the meta device,
-or FSDP, because all three create new parameters. So the declarations are an attribute
-of the module, which maps parameter names to manifolds.
+An attribute of the parameter would not survive a deepcopy, FSDP, or a load into a model
+on the meta device, because all three create new parameters. So the module itself has an
+attribute, which maps the names of tensors to their manifolds.
 """
 
 import functools
@@ -20,8 +20,8 @@ from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold
 
 _ATTRIBUTE = "_isometry_manifolds"
-# All declarations with `guarded=True`. A hook runs before the step of any optimizer and
-# checks all of them, since torch does not say which modules an optimizer trains.
+# All `Declarations` with guarded names. A hook runs before the step of any optimizer
+# and checks all of them, since torch does not say which modules an optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
 
 
@@ -36,8 +36,8 @@ class Declarations:
     Args:
         parameters: the dictionary in which torch stores the module's parameters.
         manifolds: maps the names of tensors to their manifolds.
-        guarded: the names that `declare` has recorded. Optimizers that ignore the
-            manifolds of these parameters raise before a step. The other names are
+        guarded: the names of declared parameters. Optimizers that ignore the manifolds
+            of these parameters raise before a step. The other names in `manifolds` are
             constrained weights, which are not parameters.
     """
 
@@ -65,7 +65,7 @@ def declare(
 
     This is for the optimizers of `isometry.optim`, which move the parameter along its
     manifold. The parameter must already be a point of the manifold. Any other optimizer
-    raises before its first step, even if it trains a copy of the module. An optimizer
+    raises before it changes the parameter, also in a copy of the module. An optimizer
     of `isometry.optim` raises too if the parameter is in a parameter group with
     `manifold=None`. Nothing notices other writes to the parameter, for example by
     `AveragedModel`. The alternative is `isometry.constrain`, which works with any
@@ -81,8 +81,8 @@ def declare(
         The module.
 
     Raises:
-        TypeError: if there is no such parameter, or it is real and the manifold is
-            complex, or vice versa.
+        TypeError: if there is no such parameter, `manifold` is not a manifold, or one
+            of the two is real and the other is complex.
         ValueError: if the parameter is constrained already, or is not a point of the
             manifold.
     """
@@ -146,7 +146,7 @@ def record(
     if manifold is not None:
         manifolds[name] = manifold
     # A module without declarations does not get the attribute. So after
-    # `isometry.fold`, a pickled module can be loaded where isometry is not installed.
+    # `isometry.fold`, a pickled torch layer loads where isometry is not installed.
     if manifolds:
         names = names | {name} if guarded else names
         new = Declarations(vars(module)["_parameters"], manifolds, names)
@@ -158,7 +158,7 @@ def _manifolds(module: nn.Module) -> dict[str, AbstractManifold]:
     if declarations is None:
         return {}
     # After torch's `remove_parametrizations`, a weight that was constrained is a plain
-    # parameter, on no manifold. Torch does not tell us that it removes a constraint.
+    # parameter without a manifold. Torch does not tell us that it removes a constraint.
     parameters = vars(module)["_parameters"]
     return {
         name: manifold
@@ -258,7 +258,7 @@ def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 
 
 def _wraps_one_that_knows_manifolds(optimizer: Optimizer) -> bool:
-    """Whether an attribute is an optimizer with the option `manifold`."""
+    """Whether `optimizer` holds an optimizer that has the option `manifold`."""
     return any(
         isinstance(inner, Optimizer) and "manifold" in inner.defaults
         for inner in vars(optimizer).values()

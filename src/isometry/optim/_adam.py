@@ -31,9 +31,9 @@ class RiemannianAdam(AbstractRiemannian):
 
     An entry of $A_t$ means the same at every point, because the Lie algebra does not
     depend on the point. On the Stiefel manifold and the sphere, the entries of tangent
-    vectors at different points cannot be compared. There, $V$ is a single number, the
-    mean square of the gradient's entries, and $M$ is transported with the point: see
-    docs/theory/optimizers.md.
+    vectors at different points cannot be compared. There, the mean square of the
+    gradient's entries takes the place of $A_t^2$, so $V$ is a single number, and $M$ is
+    transported with the point: see docs/theory/optimizers.md.
 
     Parameter groups without a manifold are plain: they get the update of
     `torch.optim.Adam`. Weight decay, and steps that are not finite, are handled as in
@@ -56,9 +56,9 @@ class RiemannianAdam(AbstractRiemannian):
 
     Raises:
         TypeError: if a parameter is real and its manifold is complex, or the other way
-            round.
+            round, or if a parameter on a manifold is sharded or in half precision.
         ValueError: if a parameter is not on its manifold, no manifold is named, or an
-            option is out of range.
+            option is not valid.
     """
 
     def __init__(

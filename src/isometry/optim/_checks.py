@@ -68,7 +68,7 @@ def resolve_retraction(group: dict) -> None:
 
 def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") -> None:
     """Raise unless a parameter is on its manifold."""
-    # autocast would compute the defect in half precision, where rounding hides it
+    # in half precision, as under autocast, rounding alone would exceed the tolerance
     with torch.no_grad(), autocast_off(p.device):
         manifold.check_point(points(p, manifold), name=name)
 

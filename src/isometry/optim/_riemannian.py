@@ -31,8 +31,8 @@ class Past(NamedTuple):
     """Inputs of an update rule, besides the gradient.
 
     `state` holds the tangent vectors and the averages of squares from the previous
-    step, and is empty at the first step. `step` counts from 1. `square` is the function
-    that computes the squares of a tangent vector.
+    step, and may be empty at the first step. `step` counts from 1. `square`
+    computes the squares of a tangent vector's entries, or their mean.
     """
 
     state: dict[str, Tensor]
@@ -57,10 +57,10 @@ class Update:
 class AbstractRiemannian(Optimizer, ABC):
     """An optimizer for plain parameters and for points on manifolds.
 
-    A parameter group with `manifold=None` is plain, and gets the update of torch's
-    optimizer. In any other parameter group, all parameters are points on its manifold.
-    If the optimizer itself gets no `manifold`, at least one parameter group must have
-    this option, with a manifold or with None as its value.
+    A parameter group with `manifold=None` is plain, and gets an ordinary update, as in
+    torch's optimizer. In any other parameter group, all parameters are points on its
+    manifold. If the optimizer itself gets no `manifold`, at least one parameter group
+    must have this option, with a manifold or with None as its value.
     """
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
@@ -89,8 +89,9 @@ class AbstractRiemannian(Optimizer, ABC):
                 as `manifold` and `retraction`.
 
         Raises:
-            TypeError: if `manifold` is not a manifold, or a parameter is real and the
-                manifold is complex, or the other way round.
+            TypeError: if `manifold` is not a manifold, a parameter is real and the
+                manifold is complex, or the other way round, or a parameter on a
+                manifold is sharded or in half precision.
             ValueError: if a parameter is not on its manifold, or the retraction is not
                 known.
         """
@@ -240,7 +241,7 @@ class AbstractRiemannian(Optimizer, ABC):
         """Continue from a `state_dict`, on the manifolds of this optimizer.
 
         Args:
-            state_dict: the result of `state_dict`.
+            state_dict: the result of `state_dict`, from this class or torch's.
 
         Raises:
             ValueError: if a parameter group was on a different manifold, or was trained

@@ -22,9 +22,9 @@ class RiemannianRMSprop(AbstractRiemannian):
 
     Here $\phi$ is the retraction at the identity. If the Lie algebra does not contain
     all skew matrices, the step $-\eta B_t$ is projected onto the algebra. On the
-    Stiefel manifold and the sphere, $V$ is a single number, the mean square of the
-    gradient's entries, and $B$ is transported with the point: see
-    docs/theory/optimizers.md.
+    Stiefel manifold and the sphere, the mean square of the gradient's entries takes the
+    place of $A_t^2$, so $V$ is a single number, and $B$ is transported with the point:
+    see docs/theory/optimizers.md.
 
     Implementations of RMSprop differ in five options. This list gives their values in
     the order `alpha`, `eps`, `initial_accumulator`, `eps_inside`, `sum_squares`, where
@@ -62,9 +62,9 @@ class RiemannianRMSprop(AbstractRiemannian):
 
     Raises:
         TypeError: if a parameter is real and its manifold is complex, or the other way
-            round.
+            round, or if a parameter on a manifold is sharded or in half precision.
         ValueError: if a parameter is not on its manifold, no manifold is named, or an
-            option is out of range.
+            option is not valid.
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class RiemannianRMSprop(AbstractRiemannian):
 def _root(v: Tensor, group: ParamGroup) -> Tensor:
     eps = group["eps"]
     root = (v + eps).sqrt() if group["eps_inside"] else v.sqrt().add_(eps)
-    # The diagonal of a real skew matrix is 0. If eps is 0, the root is 0 there too, and
-    # the step would be 0 / 0.
+    # The diagonal of a real skew matrix is 0. If eps and `initial_accumulator` are 0,
+    # the root is 0 there too, and the step would be 0 / 0.
     return root.clamp_(min=torch.finfo(root.dtype).tiny)
 
 

@@ -52,9 +52,9 @@ class RiemannianSGD(AbstractRiemannian):
 
     Raises:
         TypeError: if a parameter is real and its manifold is complex, or the other way
-            round.
+            round, or if a parameter on a manifold is sharded or in half precision.
         ValueError: if a parameter is not on its manifold, no manifold is named, or an
-            option is out of range.
+            option is not valid.
 
     References:
         [LM19] section 4.2, on retractions that are closer to exp than the Cayley map.

@@ -1,14 +1,14 @@
 """Cache of constrained weights, so that reading a weight twice computes it once.
 
 During training a weight is computed once per autograd graph: every read returns the
-same tensor until a backward pass goes through it. Without gradients it is computed
-once, and again only after a change. To notice every change, a read compares all O(n^2)
-bytes of the coordinates, of the base and of the weight itself, because a write through
-`.data` or a numpy view leaves no other trace.
+same tensor until its inputs change or a backward pass goes through it. Without
+gradients it is computed once, and again only after a change. To notice every change, a
+read compares all bytes of the coordinates, of the base or the phases, and of the weight
+itself, because a write through `.data` or a numpy view leaves no other trace.
 
 Bytes are compared only on the CPU: on other devices the host would have to wait for the
 result. On those devices, torch's version counters are compared instead, and a weight is
-remembered only during training, while its autograd graph is alive.
+remembered only during training, while a graph or something else refers to it.
 """
 
 import operator
@@ -46,7 +46,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 # the coordinates, and the buffer on which the weight depends, if there is one
 Inputs = tuple[Tensor, ...]
 
-# the total number of steps taken by all optimizers in this process
+# how many steps all optimizers have taken since the first weight was constrained
 _steps = 0
 
 
@@ -54,9 +54,9 @@ def read_fast(module: nn.Module, name: str) -> None:
     """Speed up every read of a weight that torch has parametrized.
 
     torch's own property looks up the `ParametrizationList` by name and calls it as a
-    module. This can take longer than the forward pass of a small layer. The faster
-    property falls back to torch's property under a compiler, in forward mode, inside
-    `parametrize.cached`, and if the user has added another parametrization on top.
+    module. This can take longer than the forward pass of a small layer. In unusual
+    cases, the faster property falls back to torch's: for example under a compiler, in
+    forward mode, and if the user has added another parametrization on top.
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
@@ -92,7 +92,7 @@ def read_fast(module: nn.Module, name: str) -> None:
 
 
 def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
-    """The weight with coordinates `X`: the remembered tensor if nothing has changed.
+    """The weight with coordinates `X`, remembered or computed.
 
     Args:
         memory: holds the weights that were computed before.
@@ -128,7 +128,7 @@ def _compute(
     graph: bool,
     region: Any,
 ) -> Tensor:
-    """Compute the weight, and remember it."""
+    """Compute the weight, and remember it if possible."""
     unchanged = memory.watch(inputs, constraint)
     if graph and region is None:
         weight: Tensor = Shared.apply(constraint, unchanged, inputs[0])
@@ -253,11 +253,12 @@ class Memory:
     def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> UnchangedCheck:
         """Prepare the inputs of a weight, and return a check that they stay unchanged.
 
-        If the base has changed, it is repaired. For example, averaging models averages
-        their bases, and the mean of orthogonal matrices is not orthogonal. Coordinates
-        that look as if `nn.init` had filled them are refused. The test for this takes
-        time. If an optimizer has taken a step since the last weight was computed, the
-        step explains the change, and the test is skipped.
+        A base or phases that have left the manifold are repaired. For example,
+        averaging models averages their bases, and the mean of orthogonal matrices is
+        not orthogonal. Coordinates that look as if `nn.init` had filled them are
+        refused. The test for this takes time. If an optimizer has taken a step since
+        the last weight was computed, the step explains the change, and the test is
+        skipped.
         """
         before, unchanged, rest_unchanged = self._watched
         same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
@@ -280,8 +281,8 @@ class Shared(torch.autograd.Function):
     Two losses that use a plain weight share no graph, so `backward` works for one and
     then for the other. Two losses that use a constrained weight share the graph from
     the coordinates `X` to the weight. This node hides that graph: the first backward
-    pass frees it, and a later pass recomputes it, or raises if `unchanged` returns
-    False.
+    pass without `create_graph` uses and frees it. All other passes recompute it, or
+    raise if `unchanged` returns False.
     """
 
     @staticmethod

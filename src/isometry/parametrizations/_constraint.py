@@ -17,10 +17,10 @@ from isometry.parametrizations._layout import Layout
 _Map = TypeVar("_Map", bound=AbstractMap)
 
 # The column norms that `looks_initialized` recognizes: the gains of
-# `nn.init.calculate_gain`, and the square roots of 3 and 4, for three or four stacked
-# orthogonal matrices, as in the gates of nn.GRU and nn.LSTM. A matrix with other norms
-# must not be recognized. After the first step of Adam, for instance, all coordinates
-# have the same absolute value, and their columns can be orthogonal.
+# `nn.init.calculate_gain` (except for leaky_relu), and the square roots of 3 and 4, for
+# three or four stacked orthogonal matrices, as in the gates of nn.GRU and nn.LSTM. A
+# matrix with other norms must not be recognized. For instance, the first step of Adam
+# gives coordinates of equal absolute value, whose columns can be orthogonal.
 _GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
 
 
@@ -37,15 +37,15 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         manifold: the manifold of the weight.
         layout: how the weight is arranged as points of the manifold.
         retraction: the map from coordinates to points.
-        dtype: dtype of the weight; all other tensors are float32 or wider.
-        init: where the weight started, and starts again after `reset_parameters`.
+        dtype: dtype of the weight; coordinates and `buffer` are float32 or wider.
+        init: how the weight is initialized, at first and in `reset_parameters`.
         buffer: the initial value of the buffer that `depends_on` names.
 
     Attributes:
         depends_on: name of the buffer on which the weight depends, in addition to the
             coordinates.
-        is_upright: whether the weight needs no reshaping to be a point or a batch of
-            points.
+        is_upright: whether the weight is a point or a batch of points as it is, without
+            being reshaped or transposed.
     """
 
     depends_on: ClassVar[str]
@@ -66,12 +66,12 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Check `W`, make it the weight, and return its coordinates."""
+        """Check `W`, set the buffer for it, and return its coordinates."""
         return self.start(self.point(W))
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
-        """Make `Q` the weight, without checks, and return its coordinates."""
+        """Set the buffer for `Q`, without checks, and return the coordinates of `Q`."""
 
     @abstractmethod
     def repair(self) -> None:
@@ -87,7 +87,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         return None
 
     def polish(self) -> None:
-        """Remove rounding errors after a cast to a wider dtype; by default, nothing."""
+        """Remove rounding errors after a cast to a wider dtype; a no-op by default."""
 
     @abstractmethod
     def is_filled(self, X: Tensor) -> bool:
@@ -193,12 +193,12 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
 
 
 def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
-    """The largest defect of a point whose entries have been rounded to `dtype`."""
+    """Largest defect accepted for a point whose entries were rounded to `dtype`."""
     if dtype not in HALF:
         return manifold.tolerance(dtype)
     # If rounding changes Q by dQ, then Q^H Q changes by at most 2 |Q|_2 |dQ|_F to first
-    # order, and |dQ|_F is at most (eps / 2) |Q|_F = (eps / 2) sqrt(k). The factor 1.1
-    # covers the second-order term.
+    # order. With k orthonormal columns, |Q|_2 is 1, and |dQ|_F is at most
+    # (eps / 2) sqrt(k). The factor 1.1 covers the second-order term.
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5
 
 
@@ -217,7 +217,7 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
 
     Returns:
         True for an orthogonal matrix times one of `_GAINS`, unless `points` is skew or
-        the matrix has a single column.
+        the matrix has a single row or column.
     """
     # the matrix that `nn.init.orthogonal_` would make orthogonal
     M = X.flatten(1) if X.ndim > 1 else X[None]

@@ -83,9 +83,9 @@ class Coordinates(ParametrizationList):
         if len(self) > 1:
             super().right_inverse(value)
             return
-        # Do not call torch's method here. It requires the value to have the dtype of
-        # the coordinates, but the coordinates of a half-precision weight are float32,
-        # or float64 if the module was in double precision before.
+        # Do not call torch's method here. It raises if the new coordinates have
+        # another dtype than the old ones. For a half-precision weight, the new ones can
+        # be float32, but after a cast from double precision the old ones are float64.
         self.original.copy_(self.constraint.right_inverse(value))
 
     def begin(self) -> None:
@@ -176,9 +176,9 @@ class Coordinates(ParametrizationList):
     def _replace_other_field(self, state: dict[str, Any], prefix: str) -> bool:
         """Replace saved tensors that are real where ours are complex, or vice versa.
 
-        The caller reports these tensors as an error. Our own tensors take their place,
-        because torch would still load them, and drop the imaginary part of a complex
-        tensor.
+        The caller reports these tensors as an error. Our own tensors take their place.
+        Otherwise torch would still load the saved tensors, and drop the imaginary part
+        of a complex one.
 
         Returns:
             Whether there were such tensors.
@@ -219,7 +219,7 @@ class Coordinates(ParametrizationList):
 
 
 def _equal(X: Tensor, Y: Tensor) -> bool:
-    """Whether two tensors are equal, where NaN counts as equal to NaN.
+    """Whether two tensors are equal after `nan_to_num`, which replaces NaN with 0.
 
     After `to_empty`, the memory of a parameter may contain NaN.
     """
@@ -230,8 +230,8 @@ def holds_coordinates(parameter: nn.Parameter) -> bool:
     """Whether the parameter holds coordinates, or did before a constraint was removed.
 
     `Coordinates` marks its parameter with the attribute `_MARK`, and marks it again
-    after torch has converted, loaded or copied the module. The mark is missing only if
-    someone has replaced the parameter by hand.
+    after torch has converted, loaded or copied the module. The mark is missing if
+    something else, such as FSDP, has replaced the parameter.
     """
     return getattr(parameter, _MARK, False)
 
@@ -252,7 +252,7 @@ class Constrained:
         owner: the module that has the weight.
         name: the name of the weight in its owner.
         coordinates: the parameter from which the weight is computed.
-        constraint: the parametrization that computes it.
+        constraint: the parametrization that computes the weight.
     """
 
     key: str
@@ -273,7 +273,7 @@ def constrained(
             times, because it is tied or because its module is used twice.
 
     Returns:
-        One entry for each weight.
+        One entry for each weight, or for each name of a weight.
 
     Raises:
         TypeError: if `module` is not a module.

@@ -26,16 +26,17 @@ class Diagnosis:
 
     Attributes:
         manifold: the manifold of the weight.
-        orthogonality_error: $\lVert Q^H Q - I \rVert_F / \sqrt{k}$ of the weight.
-        angles: angles of the eigenvalues of the weight, in ascending order; None if it
-            is not square.
+        orthogonality_error: $\lVert Q^H Q - I \rVert_F / \sqrt{k}$ of the weight, as a
+            tall matrix $Q$ with $k$ columns.
+        angles: angles of the eigenvalues of each matrix, in ascending order; None if
+            the matrices are not square.
         border_distance: $\pi$ minus the largest angle of the coordinates. If it is
             negative, the coordinates are outside the domain where the exponential is
             one-to-one; call `isometry.rebase`. None for reflections and declared
             weights.
         condition: largest over smallest singular value of the derivative of the map at
-            the coordinates. None for reflections, for declared weights, for weights
-            that are not square, and for a map of your own that is not equivariant.
+            the coordinates. None for reflections, for declared or empty weights, on
+            manifolds that are not groups, and for a map that is not equivariant.
     """
 
     manifold: AbstractManifold
@@ -49,23 +50,24 @@ class Diagnosis:
 def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     r"""Diagnosis of every constrained or declared weight in `module`, keyed by name.
 
-    The derivative of $\phi$ at $A = V \operatorname{diag}(i\theta) V^H$ multiplies the
-    entries of $V^H E V$ by divided differences, so its singular values are
+    Let $\phi$ be the map. Its derivative at $A = V \operatorname{diag}(i\theta) V^H$
+    in the direction $E$ multiplies the entries of $V^H E V$ by divided differences, so
+    its singular values are
 
     $$ \left| \frac{\phi(i\theta_j) - \phi(i\theta_l)}{\theta_j - \theta_l} \right|,
        \qquad \text{for exp } \left| \operatorname{sinc}
        \tfrac{\theta_j - \theta_l}{2} \right|. $$
 
-    In $\mathfrak{u}(n)$, every pair of angles gives a singular value. In
-    $\mathfrak{so}(n)$, every pair of planes gives one for each sign in
-    $\theta_j \pm \theta_l$. On other groups the singular values are among these, and
-    `condition` is an upper bound. For exp, `condition` is finite while
+    In $\mathfrak{u}(n)$, every pair of angles gives a singular value, and every angle
+    gives one with itself. In $\mathfrak{so}(n)$ this holds too, except that an angle
+    gives none with its opposite. On other groups the singular values are among these,
+    and `condition` is an upper bound. For exp, `condition` is finite while
     `border_distance` is positive. It can grow without bound as `border_distance` goes
-    to zero, where some changes of the coordinates no longer change the weight.
-    `isometry.rebase` sets `condition` to 1.
+    to zero, where some changes of the coordinates no longer change the weight. If the
+    weight has a base, `isometry.rebase` sets `condition` to 1.
 
     If the weight or its coordinates contain NaN or infinity, as after a training run
-    that has diverged, the numbers are NaN.
+    that has diverged, the numbers are NaN or infinite.
 
     Eigendecompositions are costly: diagnose now and then, not after every step.
 

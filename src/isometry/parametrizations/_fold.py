@@ -17,13 +17,13 @@ def fold(module: Layer) -> Layer:
     """Turn every constrained weight inside `module` into a plain parameter.
 
     Use it before inference, export and quantization. The module computes the same
-    function as before, has its original class again, and its `state_dict` has its
-    original names. The weights are new parameters, and nothing keeps them orthogonal
-    when they are trained. Tied weights stay tied: a weight that a module outside of
-    `module` shares is folded there too. If a parametrization of your own contains a
-    constrained weight, this weight is folded, but the parametrization stays. An
-    `ExpRNN`, `ExpLSTM` or `ExpGRU` can also become one of torch's layers, with its
-    method `to_torch`.
+    function as before. Unless it has other parametrizations, it has its original class
+    again, and its `state_dict` has its original names. The weights are new parameters,
+    and nothing keeps them orthogonal when they are trained. Tied weights stay tied: a
+    weight that a module outside of `module` shares is folded there too. If a
+    parametrization of your own contains a constrained weight, this weight is folded,
+    but the parametrization stays. An `ExpRNN`, `ExpLSTM` or `ExpGRU` can also become
+    one of torch's layers, with its method `to_torch`.
 
     Args:
         module: the module; its submodules are visited too.

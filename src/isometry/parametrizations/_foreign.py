@@ -53,23 +53,25 @@ def load_foreign(
     - the `original` $X$ and the `base` $B$ from torch or geotorch, where $B$ is square
       even for a tall weight. The weight is $B\,\phi(A)$, cut to its first columns,
       where $A = L - L^H$ and $L$ is the lower triangle of $X$ padded to a square. For
-      torch's Householder map, a product of reflections takes the place of $\phi(A)$.
-      The nearest point is taken, which removes rounding errors. Without a `base`,
-      $B = I$, and the logger warns: if the file lacks the base only because it was
-      saved without buffers, the weight is not the one that was trained;
+      torch's Householder map, a product of reflections takes the place of $\phi(A)$. A
+      wide weight is computed as its transpose, from the transpose of $X$. The nearest
+      point is taken, which removes rounding errors. Without a `base`, $B = I$, and the
+      logger warns: if the file lacks the base only because it was saved without
+      buffers, the weight is not the one that was trained;
     - our own keys, which load as they are.
 
     An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads a checkpoint from an `nn.RNN`,
     `nn.LSTM` or `nn.GRU`. It takes the nearest rotation for each recurrent weight, gate
-    by gate, and the sum of torch's two biases. If the weights were not rotations, the
-    result is a different network, which needs more training.
+    by gate, and the sum of torch's two biases (except for the candidate of a GRU). If
+    the weights were not rotations, the result is a different network, which needs more
+    training.
 
     Everything else loads as with `module.load_state_dict`. A checkpoint from torch or
     geotorch does not say which map it was made with, so you must name the map, unless
-    all maps give the same weight, as they do before training. The default is "exp",
-    except for rectangular real weights in torch, where it is "householder". Torch and
-    geotorch treat the kernel of a convolution as many small matrices. That is a
-    different constraint, so such a checkpoint is refused.
+    all maps give the same weight, as they do before training if there is a base. Both
+    libraries use "exp" by default, except that torch uses "householder" for rectangular
+    real weights. Both treat the kernel of a convolution as many small matrices. That is
+    a different constraint, so such a checkpoint is refused.
 
     Args:
         module: a model whose weights `isometry` constrains.
@@ -86,8 +88,7 @@ def load_foreign(
         TypeError: if `module` is not a module, or `state_dict` is not a mapping.
         ValueError: if keys or shapes do not fit, a weight is complex for a real layer,
             not finite or not on its manifold, its map must be named, or `retraction`
-            names something that is not a constrained weight. In these cases nothing is
-            loaded.
+            names an unknown weight or map. In these cases nothing is loaded.
     """
     if not isinstance(state_dict, Mapping):
         raise TypeError(
@@ -220,8 +221,8 @@ def _peer_weight(
 def _map_if_certain(key: str, X: Tensor) -> AbstractMap:
     """A map that torch or geotorch may have used. Raises if the maps disagree.
 
-    Torch and geotorch store the same keys for all maps. In torch, the diagonal of the
-    coordinates consists of 1 and -1, whatever the map; geotorch has no reflections.
+    Torch and geotorch store the same keys for all maps. Only torch has the Householder
+    map, for which the diagonal of the coordinates consists of 1 and -1.
     """
     X = in_float32_or_wider(X)
     diagonal = X.diagonal(dim1=-2, dim2=-1)

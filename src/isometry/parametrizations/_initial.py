@@ -35,7 +35,7 @@ ANGLES: dict[str, Angles] = {"henaff": henaff_angles, "cayley": cayley_angles}
 def initial_point(
     manifold: AbstractManifold, X: Tensor, init: Init, generator: torch.Generator | None
 ) -> Tensor:
-    """The point nearest to `X`, or one that `init` draws, in the dtype of `X`."""
+    """The point nearest to `X`, or one that `init` chooses, in the dtype of `X`."""
     if init is None:
         return X if X.is_meta else _nearest(manifold, X)
     batch = tuple(X.shape[: X.ndim - len(manifold.shape)])
@@ -55,7 +55,7 @@ def initial_point(
 
 
 def _nearest(manifold: AbstractManifold, X: Tensor) -> Tensor:
-    """The nearest point. Raises if a user's manifold returns NaN for a finite `X`."""
+    """The nearest point. Raises if it is not finite although `X` is."""
     Q = manifold.nearest(X)
     if is_fake(Q) or bool(Q.isfinite().all()) or not bool(X.isfinite().all()):
         return Q

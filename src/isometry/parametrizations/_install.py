@@ -42,8 +42,8 @@ class Options:
     rebase_radius: float | None
 
 
-# Not in inference mode: coordinates and bases made there could not be trained later,
-# and no error would say so.
+# Not in inference mode: a weight whose coordinates and base were made there could not
+# be trained later, and no error would say so.
 @torch.inference_mode(mode=False)
 def install(
     target: Target[Layer],

@@ -1,4 +1,4 @@
-"""How a weight of any shape is arranged as a batch of tall matrices.
+"""Layouts: how a weight of any shape is arranged as points of a manifold.
 
 Sharded coordinates (FSDP2, DTensor) are gathered first, because a map needs all their
 entries, and every process computes the whole weight. When coordinates are replaced,
@@ -31,7 +31,7 @@ class Layout:
         shape: shape of the weight.
         flatten: True if the first axis holds the rows, and all other axes together the
             columns, as in the kernel of a convolution. Otherwise the last two axes are
-            a matrix.
+            a matrix, or the last axis is a vector.
         transpose: True if the matrices are wide, so that their rows are orthonormal.
         blocks: number of matrices that are stacked along the rows of the weight, such
             as the gates of a recurrent layer. They become a batch axis.
@@ -43,7 +43,7 @@ class Layout:
     blocks: int = 1
 
     def points(self, W: Tensor) -> Tensor:
-        """The weight `W` as points; matrices are `(*batch, n, k)` with n >= k."""
+        """The weight `W` as points: matrices `(*batch, n, k)` or vectors."""
         X = W.flatten(1) if self.flatten else W
         if self.blocks > 1:
             X = X.unflatten(-2, (self.blocks, -1))
@@ -121,7 +121,7 @@ def whole(X: Tensor) -> Tensor:
 
 
 def sharded_like(value: Tensor, X: Tensor) -> Tensor:
-    """`value` itself, or this process's shard of it if `X` is sharded."""
+    """`value` itself, or `value` as a DTensor sharded like `X` if `X` is a DTensor."""
     if not hasattr(X, "full_tensor"):
         return value
     from torch.distributed.tensor import distribute_tensor

@@ -1,7 +1,7 @@
 """Changes to a module that owns a constrained weight.
 
 torch gives every parametrized module a class of its own. Our wrappers of methods are in
-that class, so they disappear with the class when the constraint is removed.
+that class, so they disappear with it when the last parametrization is removed.
 """
 
 import functools
@@ -55,7 +55,7 @@ def adapt(module: nn.Module, name: str) -> None:
 
 
 def _wrap_reset(reset: Method) -> Method:
-    """Wrap `reset_parameters`, so that the constraint starts from the new values."""
+    """Wrap `reset_parameters`, so that it initializes weights, not coordinates."""
 
     def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:

@@ -43,7 +43,7 @@ def param_groups(
 
     Raises:
         TypeError: if `module` is not a module, or another argument is not a number.
-        ValueError: if a number is negative.
+        ValueError: if a number is negative or NaN.
     """
     decay = {} if weight_decay is None else {"weight_decay": weight_decay}
     numbers = {"lr": lr, "orthogonal_lr_ratio": orthogonal_lr_ratio, **decay}

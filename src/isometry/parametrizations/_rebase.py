@@ -2,8 +2,8 @@
 
 The base never moves inside a forward pass, so a gradient always belongs to the function
 that was evaluated. If a base moves automatically, it moves after a step of the
-optimizer that trains its coordinates. Whether it moves depends only on the coordinates
-and the number of steps, so processes with equal coordinates decide alike.
+optimizer that trains its coordinates. Whether it moves depends only on the coordinates,
+the base and the number of steps, so processes decide alike if these agree.
 """
 
 import inspect
@@ -21,10 +21,10 @@ from isometry.parametrizations._coordinates import MOVING, constrained
 from isometry.parametrizations._layout import sharded_like, whole
 from isometry.parametrizations._trivialization import Trivialization
 
-# Names of optimizer state that holds a velocity: an average of gradients, along which
-# the optimizer moves the coordinates. The average gradient of centered RMSprop is not a
-# velocity: RMSprop subtracts its square from the average of squares. If a move changed
-# only one of these two averages, the difference could become negative.
+# Names of optimizer state that holds a velocity: a weighted sum of gradients, along
+# which the optimizer moves the coordinates. The average gradient of centered RMSprop is
+# not a velocity: RMSprop subtracts its square from the average of squares. If a move
+# changed only one of these two averages, the difference could become negative.
 _VELOCITIES = ("exp_avg", "momentum_buffer")
 
 # Names of optimizer state that scales the entries of a velocity, with the power of the
@@ -33,12 +33,14 @@ _SCALES = {"exp_avg_sq": 2, "max_exp_avg_sq": 2, "exp_inf": 1}
 
 # Optimizers whose step has begun and has not ended. There can be several, because an
 # optimizer may call another one. An optimizer whose step raised an exception stays in
-# the list until its next step.
+# the list until its next step or its deletion.
 _running: list["weakref.ref[Optimizer]"] = []
 
 
 def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     r"""Move every base inside `module` to the current weight, which does not change.
+
+    On a group,
 
     $$ B \leftarrow B\,\phi(A(X)), \qquad X \leftarrow 0. $$
 
@@ -47,10 +49,10 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     RMSprop, `exp_avg` of the Adam family) is pushed forward by the derivative of the
     map, so that it moves the weight as before. Averages of squares belong to single
     entries, and have no direction that could be pushed forward. They stay, except that
-    averages below the square of the new momentum are raised to this square, so that
-    Adam changes no entry by more than the learning rate. (For the comparison, the
-    momentum and the averages are corrected for their start at zero, as in Adam.)
-    The history of `LBFGS` is dropped if a base moves.
+    averages below the square of the new momentum are raised to this square, so that the
+    momentum of Adam changes no entry by more than the learning rate. (For the
+    comparison, the momentum and the averages are corrected for their start at zero, as
+    in Adam.) The history of `LBFGS` is dropped if a base moves.
 
     Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched,
     so keep the base fixed with these optimizers. Keep it fixed under
@@ -115,7 +117,7 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
-    """The smallest scale for which Adam moves no entry by more than the learning rate.
+    """Smallest scale at which the momentum moves entries by at most the learning rate.
 
     Averages start at zero and are too small at first. With the usual betas, after three
     steps the momentum is 0.27 times its true value, and an average of squares 0.003

@@ -21,10 +21,11 @@ class Reflections(AbstractConstraint[Householder]):
     not change them. For a real weight, $D$ is constant, and the product of reflections
     reaches every point in the weight's component of the manifold. For a complex weight
     it does not, so the imaginary parts on the diagonal of $X$ also turn the phases.
-    They are free to do so, because a complex multiple of $x_j$ has the same $H_j$.
+    The reflections do not need these parts: a complex multiple of $x_j$ has the same
+    $H_j$.
 
     The lengths of the columns of a real $X$ do not affect the weight, but they affect
-    the gradient. So a learning rate that suits other maps does not suit this one.
+    the gradient. So a learning rate that suits other maps may not suit this one.
     Rounding errors in a checkpoint do no harm: rounded vectors still define
     reflections, and `repair` corrects the phases.
 
@@ -65,7 +66,7 @@ class Reflections(AbstractConstraint[Householder]):
     def repair(self) -> None:
         """Scale the phases back to modulus 1; a phase of zero becomes 1.
 
-        In an average of models, the buffer holds means of phases, whose modulus is
+        In an average of models, the buffer holds means of phases, whose modulus may be
         below 1.
         """
         d = self.phase
@@ -77,10 +78,10 @@ class Reflections(AbstractConstraint[Householder]):
             d.copy_(unit)
 
     def is_filled(self, X: Tensor) -> bool:
-        """Whether the coordinates are orthogonal, and not lower triangular.
+        """Whether `nn.init` may have filled coordinates; see `looks_initialized`.
 
-        Coordinates that `start` computes can also be orthogonal, for instance if the
-        weight is diagonal, but they are always lower triangular.
+        Lower triangular coordinates do not count: `start` computes such coordinates,
+        and they can be orthogonal, for instance if the weight is diagonal.
         """
         V = self.layout.points(X)
         return not torch.equal(V, V.tril()) and looks_initialized(X, V)

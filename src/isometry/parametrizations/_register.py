@@ -39,14 +39,16 @@ def orthogonal(
 
     $$ W = B\,\phi(A(X)), \qquad W^H W = I \quad (W W^H = I \text{ if wide}), $$
 
-    where the free coordinates $X$ are now the parameter. The function is called like
-    `torch.nn.utils.parametrizations.orthogonal`, with these differences:
+    where the free coordinates $X$ are now the parameter. A tall weight is
+    $W = \phi(A(X))\,B$ with a tall $B$, and a wide weight is the transpose of a tall
+    one. The function is called like `torch.nn.utils.parametrizations.orthogonal`, with
+    these differences:
 
     - The weight starts at the orthogonal matrix nearest to its old value (torch: at a
       QR factor).
     - Assigning a matrix that is not orthogonal raises (torch: projects it).
     - `orthogonal_map=None` means the exponential, for rectangular weights too (torch:
-      "householder").
+      "householder" if they are real).
     - The kernel of a convolution is one matrix (torch: many small ones).
     - With `use_trivialization=False`, a weight that the map cannot reach raises (torch:
       replaces it).
@@ -57,7 +59,7 @@ def orthogonal(
     around it. In that case exp accepts every square $Q$ (if real, of determinant $+1$)
     and every tall $Q$ within the injectivity radius; the Cayley map accepts only
     square $Q$ without the eigenvalue $-1$. Householder reflections have no base in
-    either case, and accept every $Q$.
+    either case, and accept every $Q$ whose determinant fits `det`.
 
     Some layers stack several matrices in one parameter. `blocks` makes each of them
     orthogonal: 3 for queries, keys and values in the `in_proj_weight` of
@@ -96,14 +98,16 @@ def orthogonal(
         det: 1 to start with determinant +1 and keep it (square and real weights only).
         rebase_every: move the base to the weight after this many steps of a torch
             optimizer; see `rebase`.
-        rebase_radius: move the base after a step if an angle of $A$ is above this
-            radius, which must be below $\pi$. This costs a few products per step.
+        rebase_radius: move the base after a step if an estimate of the largest angle of
+            $A$ is above this radius, which must be below $\pi$. For a square weight,
+            the estimate costs a few matrix-vector products.
 
     Returns:
         The module.
 
     Raises:
-        TypeError: if the weight is not a parameter, or has an integer dtype.
+        TypeError: if `module` is not a module, or the weight is not a parameter, is
+            lazy, or has an unsupported dtype.
         ValueError: if the weight has fewer than two axes, is constrained already or is
             not finite, or if an option does not fit. The module is left as it was.
 
@@ -140,7 +144,7 @@ def unitary(
 ) -> Layer:
     r"""Make a complex weight unitary, now and under any optimizer.
 
-    This is `orthogonal` for complex weights; a real weight raises.
+    This is `orthogonal` for complex weights; a real weight raises. A square weight is
 
     $$ W = B\,\phi(A(X)), \qquad W^H W = I, \quad A^H = -A. $$
 
@@ -191,7 +195,7 @@ def constrain(
     rebase_every: int | None = None,
     rebase_radius: float | None = None,
 ) -> Layer:
-    r"""Constrain a weight to a manifold: any group of `isometry.groups`, or your own.
+    r"""Constrain a weight to a manifold of `isometry.groups`, or to one of your own.
 
     The weight is computed from free coordinates $X$: the retraction $\phi$ moves a base
     point $B$ along them. In a group it is $W = B\,\phi(A(X))$, where $A(X)$ is the
@@ -223,8 +227,8 @@ def constrain(
         The module.
 
     Raises:
-        TypeError: if the weight is not a parameter, or it is real and the manifold
-            is complex, or the other way round.
+        TypeError: if the weight is not a parameter, `manifold` is not a manifold, or
+            one of the two is real and the other is complex.
         ValueError: if the shape does not fit, the weight is constrained already or not
             finite, an option does not fit, or the weight has no nearest point on a
             manifold of your own. The module is left as it was.

@@ -204,9 +204,9 @@ def check_place(module: nn.Module, name: str, parameter: Any) -> None:
     # refused. Compilers, exporters and `nn.ParameterList` add coordinates under a new
     # name, which is harmless.
     replaces = parameters_of(module).get(name, parameter) is not parameter
-    # When torch removes a constraint, it registers the parameter under the name of the
-    # weight and overwrites the coordinates with the weight. A tied module may still
-    # need the coordinates, so this case is checked too.
+    # When torch removes a constraint, it overwrites the coordinates with the weight and
+    # registers the parameter under the weight's name. A tied module may still need the
+    # coordinates, so this case is checked too.
     was_constrained = manifold_of(module, name) is not None
     if isinstance(module, ParametrizationList) or not (replaces or was_constrained):
         return

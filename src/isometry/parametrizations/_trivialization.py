@@ -30,9 +30,9 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     $\operatorname{alg}$ turns free coordinates into an element of the Lie algebra, and
     $\phi$ is the exponential or another map, such as the Cayley map. On a manifold that
     is not a group, such as a sphere, the weight is the end of a curve that starts at
-    $B$ with velocity $X$. For the exponential, this curve is a geodesic, and for other
-    maps it is an approximation of one. The base $B$ is a buffer, and moves only between
-    optimizer steps.
+    $B$, and its velocity there is the tangent part of $X$. For the exponential, this
+    curve is a geodesic, and for other maps it is an approximation of one. The base $B$
+    is a buffer, and moves only between optimizer steps.
 
     The exponential reaches the whole component of $B$. On a group, it is a
     diffeomorphism where all angles are below $\pi$. Base and coordinates are float32 or
@@ -46,8 +46,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         init: where the weight started.
         buffer: $B$, in the shape of the weight; None fixes the base at the origin.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle of the coordinates exceeds this
-            radius.
+        rebase_radius: move the base when an estimate of the largest angle of the
+            coordinates exceeds this radius.
 
     References:
         [LM19] for a fixed $B$; [Lez19] for a moving one.
@@ -94,7 +94,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         return torch.zeros_like(self.base)
 
     def is_filled(self, X: Tensor) -> bool:
-        """Whether the coordinates are an orthogonal matrix that is not skew."""
+        """Whether `nn.init` may have filled coordinates; see `looks_initialized`."""
         return looks_initialized(X, self.layout.points(X))
 
     @property
@@ -144,8 +144,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
             return
         Q = self.layout.points(base)
         with autocast_off(base.device):
-            # a base that contains NaN has an infinite defect, and stays until the user
-            # loads a good checkpoint
+            # A base has an infinite defect if it contains NaN or, on SO(n), if its
+            # determinant is negative. It stays until the user loads a good checkpoint.
             defect = self.manifold.worst_defect(Q)
             if self.manifold.tolerance(Q.dtype) < defect < math.inf:
                 _log.info(
