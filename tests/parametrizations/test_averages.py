@@ -15,6 +15,7 @@ from torch.optim.swa_utils import (
 from torch.testing import assert_close
 
 import isometry
+from isometry.groups import SO
 from tests.parametrizations import reference
 from tests.parametrizations.cases import MAPS, orthonormality
 from tests.parametrizations.small_network import (
@@ -125,6 +126,22 @@ def test_a_mean_of_bases_becomes_the_nearest_point():
         seen.append(weights(model)[1])
     expected = isometry.linalg.polar(torch.stack(seen).mean(0))
     assert_close(weights(average.module)[1], expected, rtol=0, atol=1e-12)
+
+
+def test_a_mean_of_rotations_becomes_the_nearest_rotation():
+    """The mean of rotations may have a negative determinant.
+
+    On SO(3), the half turns about three axes have the mean -I/3. The weight was that
+    matrix times a rotation, silently.
+    """
+    layer = isometry.orthogonal(nn.Linear(3, 3, bias=False), det=1)
+    average = AveragedModel(layer, use_buffers=True)
+    for axis in range(3):
+        half_turn = -torch.eye(3)
+        half_turn[axis, axis] = 1
+        layer.weight = half_turn
+        average.update_parameters(layer)
+    SO(3).check_point(average.module.weight.detach(), name="weight")
 
 
 def folded(model: nn.Module) -> nn.Module:

@@ -147,6 +147,7 @@ FILLS = {
     "orthogonal_": init.orthogonal_,
     "orthogonal_ of .data": lambda p: init.orthogonal_(p.data),
     "a gain": lambda p: init.orthogonal_(p, gain=init.calculate_gain("tanh")),
+    "leaky": lambda p: init.orthogonal_(p, gain=init.calculate_gain("leaky_relu")),
     "eye_": init.eye_,
     "gate by gate": lambda p: [init.orthogonal_(part) for part in p.data.chunk(4)],
 }

@@ -1,7 +1,7 @@
 """The closest orthogonal or unitary matrix, and norms.
 
-Except in `krylov_norm`, a matrix that contains NaN does not affect the results for the
-other matrices of its batch.
+A matrix that contains NaN does not affect the results for the other matrices of its
+batch.
 """
 
 import math
@@ -92,9 +92,8 @@ def spectral_norm(X: Tensor) -> Tensor:
 def krylov_norm(A: Tensor) -> Tensor:
     r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
 
-    While $V$ is orthonormal, this number is at most the norm of $A$, and usually close
-    to it. If $A$ has low rank, rounding makes the last columns of $V$ dependent, and
-    the number may be five times too large. It costs only matrix-vector products. The
+    This number is at most the norm of $A$, up to rounding, and usually close to it. It
+    is NaN for a matrix that is not finite. It costs only matrix-vector products. The
     first vector of the Krylov space depends only on the size and dtype of $A$.
     """
     n = A.shape[-1]
@@ -103,11 +102,14 @@ def krylov_norm(A: Tensor) -> Tensor:
     V = v
     for _ in range(min(_KRYLOV, n) - 1):
         v = A @ v
-        v = v - V @ (V.mH @ v)
+        # Twice: if A has low rank, all but rounding errors may cancel in the first
+        # pass, and these errors are not orthogonal to V.
+        for _ in range(2):
+            v = v - V @ (V.mH @ v)
         size = torch.linalg.vector_norm(v, dim=-2, keepdim=True)
         v = v / torch.where(size == 0, 1, size)
         V = torch.cat([V, v], -1)
-    return torch.linalg.matrix_norm(V.mH @ (A @ V), 2)
+    return spectral_norm(V.mH @ (A @ V))
 
 
 def normal_part(Q: Tensor, X: Tensor) -> Tensor:

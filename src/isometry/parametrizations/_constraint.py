@@ -17,11 +17,12 @@ from isometry.parametrizations._layout import Layout
 _Map = TypeVar("_Map", bound=AbstractMap)
 
 # The column norms that `looks_initialized` recognizes: the gains of
-# `nn.init.calculate_gain` (except for leaky_relu), and the square roots of 3 and 4, for
-# three or four stacked orthogonal matrices, as in the gates of nn.GRU and nn.LSTM. A
-# matrix with other norms must not be recognized. For instance, the first step of Adam
-# gives coordinates of equal absolute value, whose columns can be orthogonal.
-_GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
+# `nn.init.calculate_gain` with the usual slope of leaky_relu, and the square roots of 3
+# and 4, for three or four stacked orthogonal matrices, as in the gates of nn.GRU and
+# nn.LSTM. A matrix with other norms must not be recognized. For instance, the first
+# step of Adam gives coordinates of equal absolute value, whose columns can be
+# orthogonal.
+_GAINS = (1.0, 5 / 3, 2**0.5, (2 / 1.0001) ** 0.5, 0.75, 3**0.5, 2.0)
 
 
 # no generated `__eq__` and `__repr__`: torch compares modules by identity, and prints
@@ -235,5 +236,5 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
     # coordinates that are skew are valid, even if they are orthogonal
     if points.shape[-2] == points.shape[-1] and torch.equal(points, -points.mH):
         return False
-    defect = unitarity_defect(M / gains[0])
-    return float(defect) <= 10 * k * n**0.5 * torch.finfo(M.dtype).eps
+    defect = min(float(unitarity_defect(M / gain)) for gain in gains)
+    return defect <= 10 * k * n**0.5 * torch.finfo(M.dtype).eps

@@ -12,6 +12,7 @@ from isometry._checks import unitary_bound
 from isometry._dtypes import in_float32_or_wider
 from isometry.groups import AbstractMap, AbstractRetraction, Cayley, Exp, Householder
 from isometry.groups._maps import MapLike, parse_map
+from isometry.parametrizations._constraint import rounding_bound
 from isometry.parametrizations._coordinates import Constrained, constrained
 
 # the maps that torch or geotorch can use
@@ -186,7 +187,8 @@ def _peer_weight(
     """Pop torch's or geotorch's keys and compute the weight; None if there are none."""
     if f"{holder}0.map" in state or f"{holder}original" not in state:
         return None
-    X = state.pop(f"{holder}original")
+    saved = state.pop(f"{holder}original")
+    X = in_float32_or_wider(saved)
     base = state.pop(f"{holder}0.base", None)
     wide = X.shape[-2] < X.shape[-1]
     n = max(X.shape[-2:])
@@ -207,8 +209,9 @@ def _peer_weight(
     _check_weight(entry, W)
     constraint = entry.constraint
     defect = constraint.manifold.worst_defect(constraint.layout.points(W))
-    # weights that torch and geotorch computed had defects of up to 1e-3 in float32
-    if not defect <= 1e-2:
+    # Weights that torch and geotorch computed had defects of up to 1e-3 in float32. In
+    # half precision, the base was rounded.
+    if not defect <= max(1e-2, rounding_bound(constraint.manifold, saved.dtype)):
         raise ValueError(
             f"`{entry.key}` must be a point of {constraint.manifold}; got a weight "
             f"with a defect of {defect:.1e}, so it had another constraint (torch and "

@@ -144,10 +144,12 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
             return
         Q = self.layout.points(base)
         with autocast_off(base.device):
-            # A base has an infinite defect if it contains NaN or, on SO(n), if its
-            # determinant is negative. It stays until the user loads a good checkpoint.
             defect = self.manifold.worst_defect(Q)
-            if self.manifold.tolerance(Q.dtype) < defect < math.inf:
+            # A base that is not finite has no nearest point, and stays until the user
+            # loads a good checkpoint. On SO(n), a finite base has an infinite defect if
+            # its determinant is negative.
+            is_off = defect > self.manifold.tolerance(Q.dtype)
+            if is_off and bool(Q.isfinite().all()):
                 _log.info(
                     "replaced a base with the nearest point of %s; its defect was %.1e",
                     self.manifold,
