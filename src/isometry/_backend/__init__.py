@@ -3,9 +3,8 @@
 `TorchBackend` computes with torch's operations, on any device. `NativeBackend` computes
 in C, for real numbers on the CPU; its results differ only by rounding. Code outside of
 this folder does not know which of the two it uses. The C library is optional: it comes
-with a wheel, or is built when it is first needed. If there is neither a wheel nor a
-compiler, or with `ISOMETRY_NATIVE=0`, `TorchBackend` computes everything, which is
-slower.
+with a wheel, or is built when it is first needed. Where it cannot be built or used, and
+with `ISOMETRY_NATIVE=0`, `TorchBackend` computes everything, which is slower.
 """
 
 from collections.abc import Iterator
@@ -39,9 +38,9 @@ _switched_off = 0
 def backend_for(*tensors: Tensor | None) -> Backend:
     """The backend for these tensors: C if it can read all of them, otherwise torch.
 
-    C reads plain contiguous tensors on the CPU, all of one real dtype. Inside a
+    C reads plain contiguous tensors on the CPU, all float32 or all float64. Inside a
     dispatch mode, such as FakeTensorMode or a FLOP counter, torch computes everything:
-    the mode cannot see what C does, and a new tensor may have no memory.
+    the mode cannot see what C does, and tensors made in the mode may have no memory.
     """
     first = tensors[0]
     assert first is not None

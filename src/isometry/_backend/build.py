@@ -36,7 +36,8 @@ _FLAGS = (
     "-fopenmp",
     "-shared",
     "-fPIC",
-    # let the compiler vectorize floating-point loops, but respect NaN and infinity
+    # let the compiler vectorize loops and fuse products with sums, but respect NaN and
+    # infinity
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=fast",
@@ -65,8 +66,8 @@ class Variant(NamedTuple):
         return f"{self.name}-{fingerprint()}"
 
 
-# The instruction sets of x86-64-v3 and x86-64-v4, which GCC's manual explains, and the
-# AES instructions that bytes.c uses.
+# The instruction sets of x86-64-v3 and x86-64-v4, as the x86-64 psABI defines them, and
+# the AES instructions that bytes.c uses.
 _LEVEL_3 = {
     "cx16",
     "lahf_lm",
@@ -138,8 +139,8 @@ def build(*, timeout: float = _TIMEOUT) -> tuple[str, Path]:
         The origin of the library, "cache" or "built just now", and its path.
 
     Raises:
-        BuildError: if there is no compiler, if the compiler fails or hangs, or if the
-            cache cannot be trusted.
+        BuildError: if there is no compiler, if the compiler fails or hangs, if the
+            cache cannot be written or trusted, or if another process builds too long.
     """
     folder, program = open_folder(), compiler()
     key = _key(program)
@@ -156,10 +157,10 @@ def build(*, timeout: float = _TIMEOUT) -> tuple[str, Path]:
 
 
 def compiler() -> list[str]:
-    """The words of the command that calls the compiler; the first is a full path.
+    """The words of the command that calls the compiler; the first is a path.
 
     The command is the environment variable CC, such as "ccache gcc", or "cc" if CC is
-    not set.
+    not set or empty.
 
     Raises:
         BuildError: if there is no such program.
@@ -193,7 +194,7 @@ def compile_sources(
         timeout: seconds after which the compiler is stopped.
 
     Raises:
-        BuildError: if the compiler fails or hangs.
+        BuildError: if the compiler fails, hangs or makes no library.
     """
     sources = map(str, sorted(_SOURCES.glob("*.c")))
     command = [*program, *_FLAGS, *options, *sources, "-o", str(library), "-lm"]
@@ -241,7 +242,7 @@ def fingerprint() -> str:
 
 
 def _key(program: list[str]) -> str:
-    """A hash of everything that affects a library built on this machine."""
+    """A hash of the sources, options, compiler command, libc version and processor."""
     # containers that share a home folder may have different versions of libc
     words = (fingerprint(), *program, *platform.libc_ver())
     return _hash([" ".join(words).encode(), b"\n".join(_processor())])

@@ -27,7 +27,7 @@ _WITHOUT = (
     "ISOMETRY_NATIVE=0 silences this."
 )
 
-# the reasons for running without C that this process has logged so far
+# the reasons for running without C that `warn` has logged so far
 reasons: list[str] = []
 
 
@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
 
 @cache
 def loaded() -> Loaded:
-    """Load the C library in the first call, and return it in every call."""
+    """Load the C library in the first call, and return that result in every call."""
     setting = os.environ.get("ISOMETRY_NATIVE", "1")
     if setting == "0":
         return Loaded(None, "ISOMETRY_NATIVE is 0.")

@@ -10,8 +10,8 @@ Getting fresh pages from the operating system is slow. For batches of small matr
 takes about as long as the arithmetic, and at n = 1024 a fifth as long. Torch caches
 memory on accelerators, but not on the CPU.
 
-`recycled` returns an empty tensor and remembers its storage. As soon as nothing else
-refers to the storage, a later call of `recycled` may use it again.
+`recycled` returns an uninitialized tensor and, unless it is small or huge, remembers
+its storage. Once nothing else refers to the storage, a later call may use it again.
 
 All threads share one list of storages. A call removes the list from the pool while it
 searches, so that no other call can find the same free storage. The other call may come
@@ -32,8 +32,8 @@ from isometry._backend.constants import MOST_AXES
 from isometry._backend.watch import UnchangedCheck, c_watch, watch_in_python
 from isometry._torch import dispatch_modes, storage_owners
 
-# The types of tensors that have memory. Wrapper subclasses, such as sharded, fake and
-# logging tensors, have no memory of their own.
+# The only types of tensors that C may read. Wrapper subclasses, such as sharded, fake
+# and logging tensors, have no memory of their own.
 PLAIN = (Tensor, torch.nn.Parameter)
 
 # Sizes in bytes. Storages smaller than 512 KB are not recycled, since malloc itself
@@ -159,9 +159,9 @@ def _has_memory(like: Tensor) -> bool:
 
 
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
-    """An empty tensor, if possible in the memory of an earlier tensor of equal size.
+    """An uninitialized tensor, if possible in the memory of an earlier tensor.
 
-    If there is no such memory, or something still refers to it, the memory is new. A
+    Memory is reused only if its size is equal and nothing refers to it any more. So a
     graph may hold the tensor for any length of time. A training step with the same
     sizes as the step before gets the same pages again.
     """

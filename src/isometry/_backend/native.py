@@ -3,11 +3,11 @@
 For a small matrix, calling torch takes longer than the arithmetic, so the polynomial of
 a single matrix is one call to C. For a large matrix, C makes fewer passes over memory
 than torch's operations, which saves 8 percent of a layer's training step at n = 1024.
-In the polynomial of a batch of matrices, C computes only the squares, and torch
-computes the other products.
+In the polynomial of a batch of matrices, C computes only the squares, from
+`HALVED_FROM` rows on, and torch computes the other products.
 
-The kernels do not check their arguments. So this file checks each tensor before it
-passes the tensor's address to a kernel: a wrong call raises an error, instead of
+The kernels do not check their arguments. So this file checks each tensor that it is
+given before it passes the address to a kernel: a wrong call raises an error, instead of
 reading or writing memory beyond the tensor.
 """
 
@@ -46,7 +46,7 @@ _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
 # In the recurrence h_t = sigma(W h_{t-1} + u_t), u_t is called the drive. The gradient
 # with respect to W is the sum of d_t^T h_{t-1} over all time steps, where d_t is the
 # gradient with respect to u_t. Each thread gathers up to this many rows of d_t and of
-# h_{t-1} for one product, or more if one time step has more rows.
+# h_{t-1} for one product, or more if its part of one time step has more rows.
 _ROWS_TOGETHER = 512
 
 
@@ -247,7 +247,7 @@ class NativeBackend(TorchBackend):
         return self._pointer("W", W, slots * n * n)
 
     def _recurrence(self, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> CRecurrence:
-        """The recurrence as C reads it; it does not keep its tensors alive."""
+        """The recurrence as C reads it; the caller must keep the tensors alive."""
         n, batch = len(cell.W), time_steps.batch
         starts, sizes, length = time_steps.arguments
         name, epsilon = cell.sigma

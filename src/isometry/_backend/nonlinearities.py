@@ -17,8 +17,8 @@ from isometry._backend.constants import LEAKY_SLOPE, SigmaName
 class Pointwise(NamedTuple):
     """One nonlinearity h = sigma(z), with a threshold b unless `threshold` is None.
 
-    Only `smooth_modrelu` uses `smoothing`: its epsilon, and memory for the m of every
-    entry.
+    Only `smooth_modrelu` uses the argument `smoothing`. It is a pair: epsilon, and
+    memory for the modulus m of every complex entry.
     """
 
     # apply_(z, b, smoothing) overwrites z with h, and writes m if `keeps_moduli`;
@@ -42,7 +42,7 @@ class Sigma(NamedTuple):
     epsilon: float = 0.0
 
     def takes_threshold(self) -> bool:
-        """Whether the bias is the threshold of modReLU, not added to T x."""
+        """Whether the bias is the threshold of modReLU, not a part of the drive."""
         return NONLINEARITIES[self.name].threshold is not None
 
 
@@ -99,8 +99,8 @@ def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
     r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$, complex z.
 
     With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU. The result is
-    NaN if $|z|^2$ overflows, in float32 above $|z| = 10^{19}$. An m without overflow
-    would take half again as long.
+    NaN if $|z|^2$ overflows, in float32 above $|z| = 1.8 \cdot 10^{19}$. To compute m
+    without overflow would take half again as long.
     """
     m = (z.real.square() + z.imag.square() + epsilon).sqrt()
     return z * (torch.relu(m + b) / (m + epsilon))
@@ -125,8 +125,8 @@ def _smooth_modrelu_adjoint_(
     z = H / torch.where(g == 0, 1.0, size)
     dot = z.real * D.real + z.imag * D.imag
     db += dot.sum(0)
-    # The derivative of g with respect to m, times 1 / m, is the first factor divided by
-    # (m + epsilon)^2: once in z, and once in `dot`.
+    # The derivative of g with respect to m, times 1 / m, is (epsilon - b) / m divided
+    # by (m + epsilon)^2. `z` and `dot` each contain one of the two divisions.
     D.mul_(g).add_(z * ((epsilon - b) / m * dot))
 
 

@@ -1,4 +1,4 @@
-r"""The backend that computes with torch's operations: any device, any dtype.
+r"""The backend that computes with torch's operations, on any device.
 
 Every product writes into existing memory, with `out=` or in place, so autocast does not
 change its dtype.
@@ -54,7 +54,7 @@ class Stage(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """Whether L R is the square of a Hermitian matrix: L = R, without A and I."""
+        """Whether L = R, without A and I; in all our schemes, L is then Hermitian."""
         return self.L == self.R and self.identity == 0 and self.L[0] == 0
 
 
@@ -233,7 +233,7 @@ class TorchBackend:
                 # L has no term in A, and all its other terms are Hermitian, so L is
                 # Hermitian. The gradient with respect to L is G L + L G, and only its
                 # Hermitian part matters. (G + G^H) L has the same Hermitian part, and
-                # takes one product instead of two.
+                # takes one product instead of two. It is written to the place of R.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
                 sums[1:k].addmm_(transposed[1:], factor_gradients[:1])
             else:

@@ -21,8 +21,8 @@ from isometry._backend.nonlinearities import NONLINEARITIES, Sigma
 
 # The gradient with respect to W is a sum of products d_t^T h_{t-1} over all time steps
 # t, where d_t is the gradient with respect to the drive u_t. If all sequences have the
-# same length, the terms of this many time steps are added as one product, as soon as
-# their rows d_t are known.
+# same length, the terms of up to this many time steps are added as one product, as soon
+# as their rows d_t are known.
 _TIME_STEPS_TOGETHER = 8
 
 
@@ -138,7 +138,7 @@ class TimeSteps:
 
     @cached_property
     def arguments(self) -> tuple[Any, Any, int]:
-        """The arguments `starts`, `sizes` and `length` of the C functions; see scan.h.
+        """The fields `starts`, `sizes` and `length` of `recurrence_t` in scan.h.
 
         Raises:
             ValueError: if a size is negative or larger than the one before.
@@ -146,8 +146,8 @@ class TimeSteps:
         sizes = [*self.sizes]
         if sizes != sorted(sizes, reverse=True) or min(sizes, default=0) < 0:
             raise ValueError(f"`sizes` must neither grow nor be negative; got {sizes}.")
-        # C arrays and no tensors: a tensor that is cached would depend on the mode and
-        # the default device under which it was created
+        # C arrays instead of tensors: a cached tensor would depend on the mode and the
+        # default device under which it was created
         arrays = [(ctypes.c_long * len(row))(*row) for row in (self.starts, sizes)]
         return arrays[0], arrays[1], len(sizes)
 

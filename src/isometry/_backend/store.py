@@ -32,7 +32,8 @@ def open_folder() -> Path:
     """The cache folder, which is created if it does not exist.
 
     Raises:
-        BuildError: if it cannot be created, or `check_trusted` refuses it.
+        BuildError: if `cache_folder` finds no place for it, if it cannot be created, or
+            if `check_trusted` refuses it.
     """
     folder = cache_folder()
     remedy = "Set XDG_CACHE_HOME to a folder of your own."
@@ -48,7 +49,7 @@ def cache_folder() -> Path:
     """The path of the cache folder, whether it exists or not.
 
     Raises:
-        BuildError: if the user has no home folder.
+        BuildError: if neither XDG_CACHE_HOME nor the user's home folder is known.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # the XDG specification says that a relative path must be ignored
@@ -134,7 +135,7 @@ def _touch(library: Path) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Remove libraries that are no longer used, and the remains of killed builds."""
+    """Remove old unused libraries, old lock files and the remains of killed builds."""
     now = time.time()
     for path in folder.iterdir():
         with contextlib.suppress(OSError):

@@ -80,7 +80,7 @@ def _element_size(get_dtype: Any, offset: int) -> Any:
 
 @cache
 def c_watch() -> Callable[..., UnchangedCheck] | None:
-    """The C function `watch`, which `unchanged` calls; None without C."""
+    """The C function `watch`, which `unchanged` calls; None if it is unavailable."""
     c, offset = c_library(), offset_of_tensor()
     if c is None or offset is None:
         return None

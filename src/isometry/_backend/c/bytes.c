@@ -148,8 +148,8 @@ static void digest(const char *from, int64_t bytes, char *out)
         memcpy(last, from + bytes - rest, (size_t)rest);
         absorb(states, last, 1);
     }
-    /* One after the other and not in pairs: without AES, STEP is symmetric in the state and
-     * the block, and a swap of equal partners would go unnoticed. */
+    /* One after the other, not in pairs: without AES, STEP(x, y) is STEP(y, x), so a
+     * swap of the data of two paired lanes would go unnoticed. */
     block all = {0};
     for (int j = 0; j < LANES; j++)
         all = STEP(all, states[j]);

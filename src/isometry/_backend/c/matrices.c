@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* openmp.c defines this function, which asks the OpenMP runtime of torch */
+/* With GCC, this function is defined in openmp.c, which asks torch's OpenMP runtime. */
 int omp_get_max_threads(void);
 
 /* Size of the blocks in which a matrix and its transpose are read and written. The rows
@@ -26,8 +26,8 @@ int omp_get_max_threads(void);
 /* A sum over a matrix has this many parts for any number of threads, so the result does
  * not depend on how many threads share the parts. */
 #define PARTS 16
-/* Within a part, this many terms are added in the precision of the matrix. These short
- * sums are then added in double precision. */
+/* Within a part, up to this many terms are added in the precision of the matrix. These
+ * short sums are then added in double precision. */
 #define TERMS 128
 /* work on fewer numbers than this takes less time than waking the threads */
 #define LARGE 65536

@@ -79,7 +79,7 @@ void NAME(square)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long batch, long n)
 {
     const long panels = PANELS(n);
     long left = batch * panels, index;
-    /* TAKE counts down, so the last panels, which take longest, are computed first */
+    /* TAKE counts down, so the widest panels of each matrix are computed first */
 #pragma omp parallel private(index)
     while ((index = TAKE(left)) >= 0) {
         const long start = index / panels * n * n, panel = index % panels;
@@ -122,8 +122,8 @@ void NAME(multiply)(NAME(gemm_t) gemm, const REAL *X, long is_transposed, const 
 }
 
 /* A function that computes a part of Y from X. It is called for every block at row i
- * and column j <= i. It reads this block of X, or also its mirror image above the
- * diagonal. All calls together write every entry of Y. */
+ * and column j <= i. It reads this block of X, and perhaps the block's mirror image
+ * above the diagonal. All calls together write every entry of Y. */
 typedef void (*NAME(pair_t))(const REAL *X, REAL *Y, long n, long i, long j, REAL sign);
 
 static inline __attribute__((always_inline)) void

@@ -1,6 +1,6 @@
 /* The functions that GCC calls for `#pragma omp parallel`. They call torch's OpenMP
- * runtime, and this library is not linked to a runtime of its own. Otherwise a process
- * could have two runtimes, if their file names differ. Each would have its own threads,
+ * runtime, and this library is not linked to a runtime of its own. If it were, a
+ * process could have two runtimes with different file names, each with its own threads,
  * and `torch.set_num_threads` would change only one of them. The loops in these sources
  * use static schedules, which GCC compiles inline, or an atomic counter. So four
  * functions are enough.

@@ -103,7 +103,7 @@ typedef struct {
 } NAME(combined_t);
 
 /* Adds the contributions of up to three linear combinations to the gradients g of the
- * slots, from slot `first` on. With `overwrite`, g does not hold anything yet. */
+ * slots `first` to k - 1. With `overwrite`, g does not hold anything yet. */
 static void NAME(distribute)(const NAME(combined_t) *combined, long count, REAL *g,
                              long first, long k, long m, long overwrite)
 {
@@ -144,10 +144,10 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
     return total;
 }
 
-/* Writes A and A^2 into the first slots of W, and <A^2, A^2> / 2 into `sums`. If this
- * number is above `skip_up_to`, also writes A^4 into W, and <A^2, A^4> / 2 and
- * <A^4, A^4> / 2 into `sums`. With `from_coordinates`, the argument A holds coordinates,
- * and `skew` makes the skew matrix from their lower triangle. */
+/* Writes A and A^2 into the first slots of W, and <A^2, A^2> / 2 into `sums`. Unless
+ * this number is at most `skip_up_to`, also writes A^4 into W, and <A^2, A^4> / 2 and
+ * <A^4, A^4> / 2 into `sums`. With `from_coordinates`, the argument A holds
+ * coordinates, and `skew` makes the skew matrix from their lower triangle. */
 void NAME(powers)(NAME(gemm_t) gemm, const REAL *A, REAL *W, double *sums,
                   double skip_up_to, long from_coordinates, long n)
 {
@@ -243,10 +243,10 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         NAME(gemm_square)(gemm, L, 0, W + m, 1, 1, gA2, n);
     }
     NAME(add_transpose)(gA2, 1, L, n);
-    /* gA = scale (gA + L A). X is then twice the skew part of gA, so the size of the
-     * scale is 1/2. With `from_coordinates` it is 1, because each coordinate determines
-     * two entries of A. The scale is negative, because the skew gradient is stored
-     * transposed, and transposing a skew matrix changes its sign. */
+    /* gA = scale (gA + L A), where L now holds gA2 + gA2^T. X is then twice the skew
+     * part of gA, so the size of the scale is 1/2. With `from_coordinates` it is 1,
+     * because each coordinate determines two entries of A. The scale is negative,
+     * because gA is stored transposed, which changes the sign of its skew part. */
     const REAL scale = from_coordinates ? -1 : -0.5;
     NAME(gemm_square)(gemm, L, 0, W, scale, scale, gA, n);
     if (from_coordinates)

@@ -13,8 +13,8 @@
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* Gradients that decay over a thousand time steps become subnormal numbers, and arithmetic
- * with subnormal numbers is very slow on many processors. So inside a scan, subnormal
- * numbers are replaced with zero. */
+ * with subnormal numbers is very slow on many processors. So inside a scan on x86,
+ * subnormal numbers are replaced with zero. */
 static unsigned flush_subnormals(void)
 {
 #ifdef __SSE__
@@ -58,8 +58,8 @@ static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1.
 #define LOG2_HIGH 0x1.62ep-1f
 #define LOG2_LOW 0x1.0bfbe8p-15f
 /* Squares of numbers from SMALL to LARGE are finite, and so far from being subnormal that
- * a part of x^2 + y^2 which is flushed to zero is below rounding errors. Larger numbers
- * times SHRINK are in this range, and so are smaller numbers times ENLARGE. */
+ * a part of x^2 + y^2 which is flushed to zero is below rounding errors. Larger finite
+ * numbers times SHRINK are in this range, and smaller normal numbers times ENLARGE. */
 #define LARGE 0x1p62f
 #define SHRINK 0x1p-66f
 #define SMALL 0x1p-50f

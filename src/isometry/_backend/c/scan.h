@@ -11,7 +11,7 @@ typedef struct {
     const REAL *W, *b;
     /* the states before the first time step, of sizes[0] sequences */
     const REAL *h0;
-    /* for smooth modReLU, the m of every complex entry of every state; otherwise NULL */
+    /* for smooth modReLU, sqrt(|z|^2 + epsilon) for every complex entry; else NULL */
     REAL *moduli;
     const long *starts, *sizes;
     /* `length` is the number of time steps */
@@ -55,8 +55,8 @@ static inline REAL NAME(tanh)(REAL x)
 }
 
 /* A power of two k such that (k x)^2 + (k y)^2 neither overflows nor loses digits because
- * subnormal numbers are zero. Products with k and 1 / k, which is written to `inverse`, are
- * exact. Compilers vectorize this code, but not hypot. */
+ * subnormal numbers are zero. Writes 1 / k to `inverse`. Products with k and 1 / k are
+ * exact, unless they underflow. Compilers vectorize this code, but not hypot. */
 static inline REAL NAME(scale)(REAL x, REAL y, REAL *inverse)
 {
     const REAL size = MAX(FABS(x), FABS(y));
@@ -190,7 +190,7 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
                 const REAL x = h[2 * i] * back, y = h[2 * i + 1] * back;
                 const REAL dot = x * d[2 * i] + y * d[2 * i + 1];
                 /* The derivative of g with respect to m, times 1 / m, is `slope` divided
-                 * by (m + epsilon)^2: once in x and y, and once in `dot`. */
+                 * by (m + epsilon)^2. x, y and `dot` each contain one division. */
                 const REAL slope = (epsilon - b[i]) / m;
                 d[2 * i] = g == 0 ? 0 : g * d[2 * i] + slope * dot * x;
                 d[2 * i + 1] = g == 0 ? 0 : g * d[2 * i + 1] + slope * dot * y;
@@ -250,7 +250,7 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, const NAME(recurrence_t) *r, REAL *D,
                 continue;
             const long begin = starts[MAX(t, 0)] + first;
             REAL *d = t < 0 ? dh0 + first * n : D + begin * n;
-            /* start with dH, or with zeros if it is NULL */
+            /* start with dH, or with zeros for h0 and if dH is NULL */
             if (t >= 0 && dH)
                 memcpy(d, dH + begin * n, sizeof(REAL) * rows * n);
             else
