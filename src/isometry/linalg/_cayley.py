@@ -76,7 +76,7 @@ def cayley_inverse(Q: Square) -> Square:
 
     Raises:
         TypeError: if `Q` has an integer dtype.
-        ValueError: if `Q` is not square or has the eigenvalue $-1$.
+        ValueError: if `Q` is not square or an eigenvalue is too close to $-1$.
 
     References:
         [LM19] section 4.2.
@@ -110,7 +110,7 @@ def _refuse_eigenvalue_minus_one(
         return
     try:
         is_near = bool(near.any())
-    # tensors inside `vmap`, meta tensors and fake tensors have no values
+    # the values of meta and fake tensors, and of tensors inside `vmap`, cannot be read
     except RuntimeError:
         return
     if is_near:

@@ -39,12 +39,12 @@ def expm_skew(
     Beyond the last row, each doubling of the angle adds a squaring. It costs 1 product
     for the value and 2 for the gradient, or 3 from the second squaring on. With three
     squarings or more, the value is orthogonalized at the end and after every eighth
-    squaring, by 2 products each time. Finding the angle may cost one more product, and
-    device synchronizations; with `norm_bound` it costs neither.
+    squaring, by 2 products each time. Finding the angle may cost up to two more
+    products, and device synchronizations; with `norm_bound` it costs neither.
 
-    A matrix with NaN or infinity, or with an angle above 1/eps (where rounding `A`
-    alone rotates the result by a radian), gives NaN; the other matrices of the batch
-    are not affected. float16 and bfloat16 are computed in float32. For a tensor
+    A matrix with NaN or infinity, or with an angle above about 1/eps (where rounding
+    `A` alone rotates the result by a radian), gives NaN; the other matrices of the
+    batch are not affected. float16 and bfloat16 are computed in float32. For a tensor
     subclass without memory of its own, such as a DTensor, the method "eigh" is used
     instead of the default. It needs no `norm_bound`, so a bound has no effect there.
 
@@ -104,8 +104,8 @@ def expm_skew_frechet(A: Square, E: Square) -> tuple[Square, Square]:
     $$ L(A, E) = \frac{d}{dt} \exp(A + tE) \Big|_{t=0}
        = \int_0^1 e^{sA} E \, e^{(1-s)A} \, ds $$
 
-    Both results can be differentiated any number of times. Cost: three times as many
-    products as `expm_skew`.
+    Both results can be differentiated any number of times. Cost: about four times as
+    many products as `expm_skew`, and more for small angles.
 
     Args:
         A: skew; not checked.

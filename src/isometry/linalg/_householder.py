@@ -21,14 +21,14 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     needs no loop over the reflections. $Q$ is orthogonal or unitary, with determinant
     $(-1)^k$ if no column is zero. The lengths of the columns do not matter, so the
     gradient with respect to a column is orthogonal to that column. Products of $n - 1$
-    or of $n$ reflections reach all of one component of $O(n)$; products of fewer
+    reflections or more reach all of one component of $O(n)$; products of fewer
     reflections reach only a part of it. A column of zeros stands for $H_j = I$, and its
     gradient is zero. A matrix with an entry that is not finite gives NaN; the other
     matrices of the batch are not affected.
 
-    Cost for $n \times k$: one triangular solve and two products, $O(n^2 k)$; one solve
-    and five products in the backward pass. With `columns`, the cost is $O(n k\,(k +
-    \text{columns}))$, and no $n \times n$ matrix is formed.
+    Cost for $n \times k$: one triangular solve and two products, $O(n k\,(k + n))$; one
+    solve and five products in the backward pass. With `columns`, the cost is
+    $O(n k\,(k + \text{columns}))$, and no $n \times n$ matrix is formed.
 
     Args:
         V: the vectors, as columns; there may be more than $n$ columns. float16 and

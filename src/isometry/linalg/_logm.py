@@ -266,9 +266,9 @@ def _check_unitary(Q: Tensor, bound: float) -> None:
 
 
 def _check_determinant(sizes: Tensor) -> None:
-    # `sizes` is the number of eigenvalues between -1 and the gap that `_split` found.
-    # Except for -1, these eigenvalues come in conjugate pairs. So if the number is odd,
-    # -1 occurs an odd number of times, and the determinant is -1.
+    # `sizes` is the number of eigenvalues whose cosines are below the gap that `_split`
+    # found. Except for -1, they come in conjugate pairs. So if the number is odd, -1
+    # occurs an odd number of times, and the determinant is -1.
     bad = sizes % 2 == 1
     if bad.any():
         raise ValueError(

@@ -62,8 +62,8 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
 
     Raises:
         TypeError: if `A` has an integer dtype.
-        ValueError: if `A` is not square, `degree` is not positive or `squarings` is
-            negative.
+        ValueError: if `A` is not square, `degree` is not positive, or `squarings` is
+            negative or a string other than "auto".
 
     References:
         [LM19] section 4.2; [AMH09a] for the algorithm; [Hig08] section 10.3 for the
@@ -174,9 +174,9 @@ def _horner(b: list[float], x: Tensor) -> Tensor:
 
 
 def pade_radius(degree: int, dtype: torch.dtype) -> float:
-    r"""Largest norm at which $r_m$ equals exp up to the unit roundoff of `dtype`.
+    r"""A norm, at most 6, below which $r_m$ and exp agree to the unit roundoff.
 
-    With $u$ the unit roundoff, for all real $|x| \le \theta$,
+    With $u$ the unit roundoff of `dtype`, for all real $|x| \le \theta$,
 
     $$ |r_m(ix) - e^{ix}| \le c_m |x|^{2m+1}, \quad
        c_m = \frac{(m!)^2}{(2m)!\,(2m+1)!}, \qquad
@@ -285,7 +285,7 @@ def _polynomial(b: list[float], powers: list[Tensor]) -> Tensor:
         return total
 
     degree = len(b) - 1
-    # the highest block has one more term, which saves a product
+    # the highest block may have one more term than the others, which saves a product
     top = max(0, -(-degree // step) - 1) * step
     total = block(top, degree + 1)
     for start in range(top - step, -1, -step):

@@ -42,8 +42,8 @@ def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 @functools.cache
 def _factors(degree: int) -> tuple[tuple[float, float], ...]:
-    # near a zero of the numerator, cancellation loses about 5 bits per degree, so we
-    # add 8 bits per degree
+    # near a zero of the numerator, cancellation loses less than 2 bits per degree, so
+    # 8 more bits per degree are ample
     bits = 128 + 8 * degree
     # in descending order of imaginary parts: one zero of each pair, then the real zero
     # if there is one, then the conjugates

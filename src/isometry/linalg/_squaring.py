@@ -28,9 +28,9 @@ def scaled_and_squared(
         function: $f$. Its arguments are the scaled powers of $M$, in the order of
             `powers`.
         powers: $M$ and some of its powers, keyed by their exponents.
-        norm: a bound on the norm of each matrix, of shape `(*batch, 1, 1)`. Where it is
-            NaN or above $1/\varepsilon$, no digit of the result would be correct, and
-            the result and its gradient are NaN.
+        norm: a bound on the norm or the spectral radius of each matrix, of shape
+            `(*batch, 1, 1)`. Where it is NaN or above $1/\varepsilon$, no digit of the
+            result would be correct, and the result and its gradient are NaN.
         theta: the norm up to which $f$ is accurate.
     """
     s = torch.log2(norm / theta).ceil().clamp(min=0)

@@ -14,9 +14,9 @@ from isometry._typing import Matrix
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._squaring import one_norm, scaled_and_squared
 
-# A matrix is halved until the bound on its norm in `_expm` is at most this number. Then
-# the Taylor polynomial is accurate. Its degree is four times `taylor_blocks` in
-# `isometry._dtypes`.
+# A matrix is halved until the bound on its spectral radius in `_expm` is at most this
+# number. Then the Taylor polynomial is accurate. Its degree is four times
+# `taylor_blocks` in `isometry._dtypes`.
 _THETA = 1.3
 
 # f(M, c) returns the c leading columns of g(M), for some function g of square matrices
@@ -46,9 +46,9 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     The error grows in proportion to $\lVert X \rVert$, and to its square if $n > 2k$
     and the singular values of $X_\perp$ have very different sizes. The result for a
     matrix is NaN if the matrix is not finite or no digit would be correct: that is, if
-    $\lVert X \rVert > 1/\varepsilon$, or if the computed $Y$ has a defect
-    $\lVert Y^H Y - I \rVert_F$ of $1/2$ or more. The other matrices of the batch are
-    not affected. The last step, $Y (3I - Y^H Y)/2$, makes $Y$ orthonormal up to
+    $\lVert X \rVert$ is above about $1/\varepsilon$, or if the computed $Y$ has a
+    defect $\lVert Y^H Y - I \rVert_F$ of $1/2$ or more. The other matrices of the batch
+    are not affected. The last step, $Y (3I - Y^H Y)/2$, makes $Y$ orthonormal up to
     rounding. Autograd treats the correction by this step as a constant, so the
     derivatives are the derivatives of $\exp(A) B$.
 

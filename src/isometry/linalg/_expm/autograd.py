@@ -103,13 +103,14 @@ def _frechet_by_plan(A: Tensor, E: Tensor, plans: Tensor | None) -> Pair:
 def _by_longest_plan(A: Tensor, E: Tensor, plans: Tensor, longest: Tensor) -> Pair:
     """exp(A) and its derivative along E, computed by one plan for the whole batch.
 
-    This is the longest plan that any of the matrices needs. Both results come from
-    ordinary torch operations, so they can be differentiated again.
+    The plan is the last scheme, with as many squarings as any of the matrices needs.
+    Both results come from ordinary torch operations, so they can be differentiated
+    again.
     """
     end = len(products.plan_edges(A.dtype))
     unknown = (plans >= end).to(A.device)
     A = A.masked_fill(unknown[..., None, None], math.nan)
-    # The last scheme is used even for small angles. The shorter schemes are fitted only
+    # The last scheme is used even for small angles. The other schemes are fitted only
     # to the value and the gradient, and their second derivatives are off by up to 60
     # eps.
     least = len(SCHEMES[A.dtype.to_real()]) - 1
@@ -147,7 +148,8 @@ def _times(X: Pair, Y: Pair) -> Pair:
 def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
     value = sum(c * matrix for c, (matrix, _) in zip(row, basis, strict=True))
     slope = sum(c * tangent for c, (_, tangent) in zip(row, basis, strict=True))
-    # not `torch.as_tensor`, which would move them to torch's default device
+    # both are tensors already, and `torch.as_tensor` would move them to torch's default
+    # device
     return cast("Pair", (value, slope))
 
 

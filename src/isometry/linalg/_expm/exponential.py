@@ -56,9 +56,9 @@ MARGIN = 1 + 2e-3
 def slots(dtype: torch.dtype) -> int:
     """Number of slots of an evaluation: for A, A^2, A^4, P_3, ..., and one more.
 
-    `isometry._backend.operations` explains slots. If there are squarings, the last slot
-    holds p(A / 2^s) - I. There are at least four slots, since the bound on the angles
-    uses the fourth for A^8.
+    `isometry._backend.operations` explains slots. The last slot holds p(A / 2^s) - I if
+    there are squarings, or exp(A) if n = 1. There are at least four slots, since the
+    bound on the angles uses the fourth for A^8.
     """
     schemes = SCHEMES[dtype.to_real()]
     return max(4, *(scheme.products + 1 for scheme in schemes))
@@ -118,7 +118,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     # on an accelerator, the sharper bound would make the host wait a second time
     if not W.is_cpu:
         return plan
-    # a sharper bound costs one product, and may save squarings, at three products each
+    # a sharper bound costs one product, and may allow a plan with fewer products
     if isinstance(plan, int):
         if costs[_plan_for(lower, dtype)] < costs[plan]:
             plan = min(plan, _sharper_plan(backend, W[2:4]))
@@ -264,7 +264,8 @@ def _orthogonalized(S: Tensor) -> Tensor:
 
     The step is Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
     """
-    # not `S.mH`, for the reason given in `_add_adjoint` of _backend/operations.py
+    # The sum below needs a copy instead of `S.mH`, for the reason given in
+    # `_add_adjoint` of _backend/operations.py.
     adjoint = S.mT.conj_physical()
     D = _add_product(S, S.mH, S, beta=1).add_(adjoint).mul_(-0.5)
     return _add_product(S, S, D, beta=1).add_(D)
@@ -342,7 +343,8 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
 
     Args:
         sums: the sums of x^2, x^3 and x^4 over the angles theta of a matrix, where x is
-            |theta|^power: numbers for one matrix, arrays for several.
+            |theta|^power: numbers for one matrix, arrays for several. The sign of the
+            second sum does not matter.
         power: 2 or 4.
 
     Returns:

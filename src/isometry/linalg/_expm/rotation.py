@@ -84,7 +84,7 @@ def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
     """
     if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] != X.shape[1]:
         return False
-    # The device must be checked last. When it was checked before the size, a compiled
+    # The device must be checked after the size. When it was checked first, a compiled
     # module under DDP was split into three graphs instead of two
     # (test_compiled_data_parallel_training).
     if X.shape[1] < SMALLEST or X.dtype not in PRECISIONS or not X.is_cpu:
