@@ -70,7 +70,7 @@ def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
 
 
 def check_has_numbers(X: Tensor, *, name: str) -> None:
-    """Raise for meta and fake tensors, which have a shape but no numbers."""
+    """Raise for meta and fake tensors, and for any tensor inside FakeTensorMode."""
     if is_fake(X):
         device = "on the meta device" if X.is_meta else "in FakeTensorMode"
         raise TypeError(
@@ -141,9 +141,10 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
         name: name of the matrices in the message.
 
     Raises:
-        TypeError: on the meta device and in FakeTensorMode.
-        ValueError: if a matrix is not skew, or not finite; the message states the
-            defect and its bound.
+        TypeError: if `A` has an integer dtype, is on the meta device or in
+            FakeTensorMode.
+        ValueError: if `A` is not square, or if a matrix is not skew or not finite; the
+            message then states the defect and its bound.
     """
     check_square(A, name=name)
     if A.numel() == 0:

@@ -21,10 +21,10 @@ class Precision(NamedTuple):
         gemm: the name of the BLAS function that multiplies matrices.
         pade_degree: the degree of the Pade approximant of the exponential [AMH09a].
         taylor_blocks: a quarter of the degree of the Taylor polynomial in `expm_tall`.
-            At norm 1.3, the error of the derivative is 1.3^degree / degree!, which is
-            below eps / 2: 5e-8 at degree 12, 8e-17 at degree 20.
+            At norm 1.3, the error of the derivative is about 1.3^degree / degree!,
+            which is below eps / 2: 5e-8 at degree 12, 8e-17 at degree 20.
         taylor_angles: the largest angles at which the Taylor polynomials of degree 4
-            and of degree 6 equal the exponential up to an error of eps. Their
+            and of degree 6 equal the exponential up to an error of about eps. Their
             remainders are theta^5 / 5! and theta^7 / 7!.
     """
 

@@ -25,8 +25,8 @@ def unitarity_defect(Q: Tensor) -> Tensor:
 def newton_schulz(Q: Tensor) -> Tensor:
     r"""A Newton-Schulz step, $Q (3I - Q^H Q) / 2$, which squares the defect.
 
-    Where a part of this step is already known, it is written out instead: the
-    exponential has $Q - I$ instead of $Q$, and the polar retraction has $Q^H Q$.
+    Some functions write the step out, because they already have a part of it. For
+    example, the exponential has $Q - I$, and the polar retraction has $Q^H Q$.
     """
     return Q + Q @ (defect(Q) / 2)
 

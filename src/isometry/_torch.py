@@ -1,4 +1,4 @@
-r"""Every private name of torch that this library uses.
+r"""Every private name of torch that we use, except the dictionaries of `nn.Module`.
 
 Torch has no public way to ask which of its transforms and modes are active, nor how
 many owners a storage has. Torch 2.7.1, 2.10.0, 2.13.0 and 2.15.0 have all names below,
@@ -193,10 +193,10 @@ def has_tangent(X: Tensor) -> bool:
 
 
 def is_batched_gradient(G: Tensor) -> bool:
-    """Whether `G` is a `vmap` tensor that stands for a whole batch of gradients.
+    """Whether `G` is a tensor of `vmap` (a batch of gradients) or of another transform.
 
-    Such tensors occur with `is_grads_batched=True`, and in `vmap` of a backward pass.
-    They have no storage that C could read, but torch's ordinary operations accept them.
+    Such tensors occur with `is_grads_batched=True`, and in transforms of a backward
+    pass. C cannot read them, but torch's ordinary operations accept them.
     """
     return _is_legacy_batched(G) or _is_wrapped(G)
 
@@ -214,10 +214,10 @@ def is_fake(X: Tensor) -> bool:
 
 
 def is_wrapper(X: Tensor) -> bool:
-    """Whether `X` is a tensor subclass without memory of its own, such as a DTensor.
+    """Whether `X` is a tensor subclass that intercepts operations, such as a DTensor.
 
-    Torch's ordinary operations accept such a tensor; `out=`, `tolist` and C do not.
-    Fake tensors are wrappers too, so call `is_fake` first.
+    It usually has no memory of its own. Torch's ordinary operations accept it; `out=`,
+    `tolist` and C do not. Fake tensors are wrappers too, so call `is_fake` first.
     """
     kind: Any = type(X)
     if kind is Tensor or kind is torch.nn.Parameter:
@@ -229,8 +229,8 @@ def needs_plain_operations(*tensors: Tensor | None) -> bool:
     """Whether only torch's ordinary operations may be used, not C or `out=`.
 
     This is the case if something must see every operation: a compiler, a torch.func
-    transform, forward mode, a mode that computes shapes only, or a tensor subclass that
-    dispatches operations, such as a fake or sharded tensor.
+    transform, a tangent of forward mode, a mode that computes shapes only, or a tensor
+    subclass that intercepts operations, such as a fake or sharded tensor.
     """
     if torch.compiler.is_compiling() or transforms():
         return True
@@ -310,7 +310,8 @@ def compute_flat_weights(
 ) -> None:
     """Have torch call `weights(module)` instead of storing a list of the weights.
 
-    This changes the class of `module`, so no other module may have this class.
+    This replaces methods of the class of `module`, so no other module may have this
+    class.
     """
     cls: Any = type(module)
     cls._flat_weights = property(weights, _do_nothing)
@@ -320,9 +321,8 @@ def compute_flat_weights(
     cls.flatten_parameters = _do_nothing
     # `RNNBase.__setattr__` would read all weights in order to update the list
     cls.__setattr__ = torch.nn.Module.__setattr__
-    # The property hides these attributes until the original class is restored. Then
-    # torch notices that the references do not refer to the weights, and fills the list
-    # again.
+    # These attributes have no effect until the original class is restored. Then torch
+    # notices that the references do not refer to the weights, and fills the list again.
     names = getattr(module, "_flat_weights_names", ())
     refs = [weakref.ref(torch.nn.RNNBase) for _ in names]
     module.__dict__.update(_flat_weights=[], _flat_weight_refs=refs)
