@@ -63,6 +63,18 @@ def test_what_is_not_finite_is_not_skew(bad):
 
 
 @pytest.mark.errors
+def test_skewness_does_not_depend_on_the_size_of_the_entries():
+    """Norms overflow above 1e19 in float32, so any huge or infinite matrix passed."""
+    A = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    for scale in (1e-30, 1e30):
+        checks.check_skew(scale * A)
+        with pytest.raises(ValueError, match=r"must be skew .* above"):
+            checks.check_skew(scale * torch.tensor([[0.0, -1.0], [2.0, 0.0]]))
+    with pytest.raises(ValueError, match=r"must be skew .* = nan, above"):
+        checks.check_skew(torch.tensor([[0.0, math.inf], [5.0, 0.0]]))
+
+
+@pytest.mark.errors
 def test_symmetric_and_complex_symmetric_are_not_skew():
     """i I is skew-Hermitian, but i times a skew-symmetric matrix is Hermitian."""
     J = torch.tensor([[0.0, -1.0], [1.0, 0.0]])

@@ -150,10 +150,14 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
     if A.numel() == 0:
         return
     check_has_numbers(A, name=name)
-    defect = torch.linalg.matrix_norm(A + A.mH)
+    # so that no norm overflows; infinite entries become NaN
+    scale = A.abs().amax((-2, -1), keepdim=True)
+    A = A / torch.where(scale == 0, 1, scale)
+    scale = scale[..., 0, 0]
+    defect = scale * torch.linalg.matrix_norm(A + A.mH)
     # X - X^H is skew to the last bit. The 4 eps allow for Q^H G - G^H Q, where the two
     # products are rounded separately.
-    bound = 4 * torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A)
+    bound = scale * (4 * torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A))
     # written so that NaN counts as bad
     bad = ~(defect <= bound)
     if bad.any():
