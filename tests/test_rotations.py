@@ -199,6 +199,13 @@ def test_the_mean_of_so3_is_that_of_its_definition(rng):
 
 
 @pytest.mark.errors
+@pytest.mark.errors
+def test_the_mean_refuses_what_is_not_a_point():
+    """On the sphere, vectors of length 5 had a mean."""
+    with pytest.raises(ValueError, match=r"`Q` must be a point of Sphere"):
+        Sphere(3).mean(5 * torch.eye(3)[:2])
+
+
 def test_points_without_a_mean():
     with pytest.raises(ValueError, match=r"`Q` must have points along its first axis"):
         SO(3).mean(torch.eye(3))

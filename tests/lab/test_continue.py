@@ -1,12 +1,14 @@
 """Extending a finished run, keeping its best weights, and loading its model."""
 
 import json
+import math
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.testing import assert_close
 
 from isometry.lab import RunError, evaluate, load_model, resume, train
 from isometry.lab._cli import main
+from isometry.lab._train import loop
 from isometry.lab._train.config import CHANGEABLE, Config
 from isometry.lab._train.experiment import make_task
 from isometry.lab.tasks import CopyingTask
@@ -156,6 +159,23 @@ def test_best_weights_are_those_of_the_best_validation(tmp_path):
     for split in ("validation", "test"):
         model = load_model(tmp_path / "run", best=True)
         assert evaluate(TASK, model, split, 4) == evaluation[split]
+
+
+def test_nan_is_neither_the_best_nor_solved(tmp_path, monkeypatch):
+    """A first evaluation of NaN used to stay the best one for the whole run."""
+    evaluated = []
+
+    def measure(*args: Any) -> dict[str, float]:
+        means = evaluate(*args)
+        evaluated.append(means)
+        # the first evaluation of both splits
+        return dict.fromkeys(means, math.nan) if len(evaluated) <= 2 else means
+
+    monkeypatch.setattr(loop, "evaluate", measure)
+    outcome = train(small(), tmp_path / "run")
+    assert outcome.summary["status"] == "finished"
+    assert outcome.summary["best"]["step"] > 4
+    assert outcome.summary["best_by_test"]["step"] > 4
 
 
 def test_load_gives_the_last_weights(tmp_path):

@@ -38,6 +38,8 @@ all_options = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 def layer_of(kind: str, dtype: torch.dtype = torch.float64, **options: Any) -> Any:
     make, _, own, _ = KINDS[kind]
+    if not options.get("bias", True):
+        own = {k: v for k, v in own.items() if k != "candidate_bias"}
     return make(3, 5, dtype=dtype, **own, **options)
 
 

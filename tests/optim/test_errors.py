@@ -204,8 +204,12 @@ def test_a_checkpoint_of_another_rule_is_refused(make, theirs, options):
 )
 def test_numbers_are_not_negative(make, options):
     (name,) = options
+    parameters = [nn.Parameter(torch.ones(1))]
     with pytest.raises(ValueError, match=rf"`{name}` must be at least 0; got"):
-        make([nn.Parameter(torch.ones(1))], **options)
+        make(parameters, **options)
+    # options of a parameter group used to be unchecked
+    with pytest.raises(ValueError, match=rf"`{name}` must be at least 0; got"):
+        make([{"params": parameters, "manifold": None, **options}])
 
 
 def test_betas_are_below_one():

@@ -235,7 +235,7 @@ class NativeBackend(TorchBackend):
         return pointer
 
     def _matrices(self, name: str, X: Tensor) -> tuple[int, int, int]:
-        """The batch size, n and the address of a batch of n x n matrices."""
+        """The batch size (0 if n is 0), n and the address of n x n matrices."""
         n = X.shape[-1]
         batch = X.numel() // (n * n) if n else 0
         return batch, n, self._pointer(name, X, batch * n * n)

@@ -20,6 +20,7 @@ def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Ten
     """The mean of the points `Q` along their first axis. All arguments are checked."""
     manifold.check_tensor(Q, name="Q")
     check_has_numbers(Q, name="Q")
+    manifold.check_point(Q.detach(), name="Q")
     if Q.ndim == len(manifold.shape) or len(Q) == 0:
         raise ValueError(
             f"`Q` must have points along its first axis; got shape {[*Q.shape]}."
@@ -30,7 +31,7 @@ def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Ten
     w = (weights / weights.sum()).reshape(-1, *[1] * (Q.ndim - 1)).to(Q.dtype)
     M, step = manifold.nearest((w * Q).sum(0)), Q.new_zeros(())
     for _ in range(_ITERATIONS):
-        E = (w * _logs(manifold, M, Q)).sum(0)
+        E = (w * manifold.log(M.expand_as(Q), Q)).sum(0)
         M = manifold.polish(manifold.exp(M, E))
         step = E.detach().abs().max() if E.numel() else step
         # written so that NaN ends the loop
@@ -40,15 +41,6 @@ def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Ten
         f"`Q` must be points near each other; got points whose mean still moved "
         f"by {float(step):.1e} after {_ITERATIONS} iterations."
     )
-
-
-def _logs(manifold: "AbstractManifold", M: Tensor, Q: Tensor) -> Tensor:
-    """The logarithms of `Q` at `M`. If `Q` is not a point, the error says so."""
-    try:
-        return manifold.log(M.expand_as(Q), Q)
-    except ValueError:
-        manifold.check_point(Q, name="Q")
-        raise
 
 
 def _check_weights(weights: Tensor, count: int) -> None:

@@ -1,4 +1,4 @@
-"""The closest orthogonal or unitary matrix, and norms.
+"""The nearest rotation or unitary matrix, determinants, and norms.
 
 A matrix that contains NaN does not affect the results for the other matrices of its
 batch.

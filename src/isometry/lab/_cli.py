@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}.{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise an error that suggests the closest choice if a value is not valid."""
+        """Raise an error if a value is not valid, and suggest a close choice."""
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:

@@ -99,7 +99,7 @@ def with_skew_gradient(A: Tensor) -> Tensor:
 class LowerTriangle(torch.autograd.Function):
     """X -> L - L^T for real matrices, where L is the strictly lower triangle of X.
 
-    The C kernel makes one pass over memory, where torch's operations make three.
+    The C kernel makes one pass over memory, where torch's operations make two.
     """
 
     @staticmethod

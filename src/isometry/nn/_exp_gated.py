@@ -217,7 +217,7 @@ class ExpGRU(AbstractGated):
         device: device of the parameters.
         dtype: dtype of the parameters.
         candidate_bias: whether there is also a bias $b_{hn}$, which the reset gate
-            multiplies, as in torch. It has no effect if `bias` is False.
+            multiplies, as in torch. It needs `bias`.
         retraction: "exp", "cayley", "pade-m" with a degree m, or a map object, as in
             `isometry.orthogonal`.
         init: how the recurrent maps are initialized, as in `isometry.orthogonal`.

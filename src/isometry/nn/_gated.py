@@ -69,7 +69,7 @@ class GatedCell(AbstractNamedCell):
         hidden_size: number of features of a state.
         gates: the kind of cell, an LSTM or a GRU.
         bias: whether there is a bias, one number for each gate and feature.
-        candidate_bias: whether a GRU with a bias adds a second one to $W_n h$.
+        candidate_bias: whether a GRU adds a second bias to $W_n h$; needs `bias`.
         device: device of the parameters.
         dtype: dtype of the parameters.
         **constraint: the options of `isometry.constrain`.

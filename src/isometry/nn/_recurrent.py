@@ -273,7 +273,11 @@ class AbstractRecurrent(nn.Module, ABC):
         return H, last[0] if len(last) == 1 else tuple(last)
 
     def reset_parameters(self) -> None:
-        """Draw new values for all parameters, in the same way as the constructor."""
+        """Draw new values for all parameters, in the same way as the constructor.
+
+        If `fold` has removed the constraint of a recurrent weight, the weight becomes
+        the identity instead.
+        """
         for cell in self.typed_cells():
             cell.reset_parameters()
 

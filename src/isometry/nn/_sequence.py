@@ -150,7 +150,10 @@ def _is_index(x: Tensor) -> bool:
 
 
 def check_rows(rows: Rows, inputs: int) -> None:
-    """Raise unless the rows fit a layer with `inputs` input features."""
+    """Raise unless the rows fit a layer with `inputs` input features.
+
+    Class indices that cannot be read yet, for example in a graph, are not checked.
+    """
     x = rows.x
     if not _is_index(x):
         if x.shape[-1] != inputs:

@@ -92,11 +92,12 @@ class AbstractRiemannian(Optimizer, ABC):
             TypeError: if `manifold` is not a manifold, a parameter is real and the
                 manifold is complex, or the other way round, or a parameter on a
                 manifold is sharded or in half precision.
-            ValueError: if a parameter is not on its manifold, or the retraction is not
-                known.
+            ValueError: if a parameter is not on its manifold, the retraction is not
+                known, or an option is out of range.
         """
         super().add_param_group(param_group)
         try:
+            check_numbers(self.param_groups[-1])
             check_param_group(self.param_groups[-1])
         except (TypeError, ValueError):
             self.param_groups.pop()

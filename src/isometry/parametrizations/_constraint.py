@@ -172,11 +172,11 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         saved = state_dict.get(f"{prefix}map")
         if saved is not None:
             name = self.retraction.name
-            if not saved.is_meta and bytes(saved.tolist()).decode() != name:
+            if not saved.is_meta and (got := _decoded(saved)) != name:
                 errors.append(
-                    f"`{prefix}map` must be {name!r}, the map of the constraint; "
-                    f"got {bytes(saved.tolist()).decode()!r}. Load into a model "
-                    f"constrained with that map, then assign its weight to this one."
+                    f"`{prefix}map` must be {name!r}, the map of the constraint; got "
+                    f"{got!r}. Load into a model constrained with that map, then "
+                    f"assign its weight to this one."
                 )
             # Replace the saved name with our own, so that torch does not also complain
             # that the sizes differ. Do not use our buffer for this: it may be on the
@@ -191,6 +191,15 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         """The manifold, the map and, if there are several blocks, their number."""
         blocks = f", blocks={self.layout.blocks}" if self.layout.blocks > 1 else ""
         return f"{self.manifold!r}, {self.retraction.name}{blocks}"
+
+
+def _decoded(saved: Tensor) -> str:
+    """The name that `_map_bytes` has encoded, or the numbers if they are no name."""
+    # casting a whole checkpoint makes floating-point numbers of the bytes
+    try:
+        return bytes(map(int, saved.tolist())).decode()
+    except (ValueError, OverflowError):
+        return str(saved.tolist())
 
 
 def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:

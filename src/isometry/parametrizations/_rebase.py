@@ -117,7 +117,10 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
-    """Smallest scale at which the momentum moves entries by at most the learning rate.
+    """The least value of a scale for which a step is at most the learning rate.
+
+    A scale is the state by which an optimizer divides the momentum, such as the average
+    of squares in Adam, which divides by its root, or the maximum in Adamax.
 
     Averages start at zero and are too small at first. With the usual betas, after three
     steps the momentum is 0.27 times its true value, and an average of squares 0.003

@@ -58,7 +58,8 @@ class Reflections(AbstractConstraint[Householder]):
         V, phase = self.retraction.vectors(Q)
         self.phase.copy_(phase)
         if V.is_complex():
-            # make the diagonal real, so that it does not turn the phases
+            # make the diagonal real, because `forward` rotates the phases by its
+            # imaginary part
             V = V * V.diagonal(dim1=-2, dim2=-1).sgn().conj()[..., None, :]
         return self.layout.weight(V).contiguous()
 

@@ -203,11 +203,11 @@ def constrain(
 
     Leading axes of the weight are batch axes: every row of an embedding can be a point
     of `Sphere`, and every matrix of a stack a point of `SU`. The weight starts at the
-    point nearest to its current value, or where `init` says. To a zero vector or matrix
-    many points are equally near; it starts at the origin, which is the identity matrix,
-    or $(1, 0, \ldots, 0)$ on a sphere. An embedding with a `padding_idx` is refused,
-    because its row of zeros must stay zero. A wide weight fits a Stiefel manifold when
-    its transpose does.
+    point nearest to its current value, or where `init` says. Many points are equally
+    near to a vector or matrix of zeros; such a weight starts at the origin, which is
+    the identity matrix, or $(1, 0, \ldots, 0)$ on a sphere. An embedding with a
+    `padding_idx` is refused, because its row of zeros must stay zero. A wide weight
+    fits a Stiefel manifold when its transpose does.
 
     Args:
         module: the module that owns the weight.

@@ -66,7 +66,7 @@ def _style() -> str:
     def variables(palette: Sequence[str]) -> str:
         return " ".join(f"--c{n}: {colour};" for n, colour in enumerate(palette))
 
-    sheet = (files("isometry.lab._report") / "page.css").read_text()
+    sheet = (files("isometry.lab._report") / "page.css").read_text(encoding="utf-8")
     return (
         f":root {{ {variables(LIGHT)} }}\n"
         f"@media (prefers-color-scheme: dark) {{ :root {{ {variables(DARK)} }} }}\n"

@@ -235,7 +235,7 @@ def read_file(path: Path) -> dict[str, Any]:
         ValueError: if the file cannot be read.
     """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"`--config` must be a TOML file; got {path}: {error}. Write each option "

@@ -161,10 +161,10 @@ class Config:
         task_options: the fields of the task.
         training: how the network is trained.
         command: the command line that repeats the run; empty for a run from Python.
-        recipe: the options of the network, with the defaults in its signature, and the
-            options of its optimizers. A resumed or loaded run has the recorded options
-            of the network, even if a later version has other defaults. The defaults of
-            the optimizers are in the checkpoint.
+        recipe: all options of the network, including defaults, and the options that its
+            optimizers were given. A resumed or loaded run uses these options of the
+            network, even if the defaults have changed since. The defaults of the
+            optimizers are not recorded here, because the checkpoint contains them.
         about: facts about the task that reports need.
         continued: each step at which the run was resumed with options, and the options.
     """

@@ -127,6 +127,7 @@ def make_model(
         The task, the recipe of the network, and the network.
 
     Raises:
+        TypeError: if a user's own class is unsuitable.
         ValueError: if the task, the network, the optimizer or an option is unknown or
             unsuitable.
     """

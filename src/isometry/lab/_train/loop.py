@@ -232,14 +232,16 @@ class Trainer:
         self.recorder.progress.evaluation(state.last, extra)
         for best, split in ((state.best, "validation"), (state.best_test, "test")):
             new, metric = means[split], task.metric
-            if new and (not best or task.is_better(new[metric], best[split][metric])):
+            old = best[split][metric] if best else math.nan
+            if new and (math.isnan(old) or task.is_better(new[metric], old)):
                 best.update(state.last)
         config, validation = self.experiment.config.training, means["validation"]
         # a task counts as solved only if its data is endless and its baseline is known
         endless = task.epoch(config.batch_size) is None
         if task.baseline is None or not validation or not endless:
             return False
-        if validation["loss"] >= config.solved * task.baseline:
+        # written so that NaN is not solved
+        if not validation["loss"] < config.solved * task.baseline:
             state.solved_at = None
             return False
         if state.solved_at is None:

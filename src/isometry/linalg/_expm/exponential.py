@@ -260,9 +260,10 @@ def _squared(S: Tensor, k: int) -> Tensor:
 
 
 def _orthogonalized(S: Tensor) -> Tensor:
-    """S after a Newton-Schulz step, which removes the defect that squarings double.
+    """S after a Newton-Schulz step on Q = I + S.
 
-    The step is Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
+    The step removes the defect, which every squaring doubles. It replaces Q with
+    Q + Q D / 2, where D = I - Q^H Q = -(S + S^H + S^H S).
     """
     # The sum below needs a copy instead of `S.mH`, for the reason given in
     # `_add_adjoint` of _backend/operations.py.
@@ -370,7 +371,7 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
 
 
 def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
-    """Lower and upper bound on the largest of some numbers x >= 0.
+    """Lower and upper bound on the largest of some numbers x >= 0, not all zero.
 
     The arguments are the sums of x^2, x^3 and x^4.
     """

@@ -31,11 +31,11 @@ class URNN(AbstractComparator):
     on complex states, where $\sigma$ is modReLU. Here $D_j =
     \operatorname{diag}(e^{i\theta_j})$, $F$ is the unitary Fourier transform, the $R_j
     = I - 2 \bar v_j v_j^T / \lVert v_j \rVert^2$ are reflections, and $\Pi$ is a fixed
-    random permutation. $W$ has $7n$ parameters, which do not reach all of $U(n)$. No $n
-    \times n$ matrix is formed: the network runs in a loop over time, with autograd. It
-    is called like `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, and a
-    learned initial state. An output layer should read both the real and the imaginary
-    parts of the states.
+    random permutation. $W$ has $7n$ parameters, too few for all of $U(n)$ if $n > 7$.
+    No $n \times n$ matrix is formed: the network runs in a loop over time, with
+    autograd. It is called like `torch.nn.RNN`; a cell has one bias vector, the $b$ of
+    modReLU, and a learned initial state. An output layer should read both the real and
+    the imaginary parts of the states.
 
     Options that are not listed here have the same meaning as in `ExpRNN`.
 
