@@ -47,7 +47,7 @@ typedef block unaligned_block __attribute__((aligned(1), may_alias));
 #define DIGEST 64
 
 /* reading fewer bytes than this takes less time than waking the threads */
-#define LARGE 524288
+#define PARALLEL_FROM_BYTES 524288
 
 /* what torch tells us about a tensor */
 struct facts {
@@ -189,7 +189,7 @@ static int bytes_differ(const struct watched *w)
     const int64_t n = pieces(w);
     /* not an `if` clause of the pragma, because even a parallel region of one thread
      * takes longer than comparing a small weight */
-    if (w->bytes < LARGE) {
+    if (w->bytes < PARALLEL_FROM_BYTES) {
         for (int64_t i = 0; i < n && !differ; i++)
             differ = piece_differs(w, i);
         return differ;

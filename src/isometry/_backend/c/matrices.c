@@ -15,10 +15,10 @@ int omp_get_max_threads(void);
 /* From ISOMETRY_HALVED_FROM up to this n, the left factor of a product is split into
  * panels of rows. We measured that a BLAS is faster with such panels, presumably
  * because the right factor, which all panels share, stays in the second-level cache. */
-#define SMALL 512
+#define SPLIT_UP_TO 512
 /* The number of panels in which A A is computed. A panel has about 32 rows, or 96 if n is
- * above SMALL. It ends at the diagonal, so each panel is wider than the one above it. */
-#define PANELS(n) MAX(1, (n) / ((n) <= SMALL ? 32 : 96))
+ * above SPLIT_UP_TO. It ends at the diagonal, so each is wider than the one above it. */
+#define PANELS(n) MAX(1, (n) / ((n) <= SPLIT_UP_TO ? 32 : 96))
 
 /* How many entries of each matrix are combined at a time. If there are several linear
  * combinations, the later ones find these entries in the cache. */
@@ -30,7 +30,7 @@ int omp_get_max_threads(void);
  * short sums are then added in double precision. */
 #define TERMS 128
 /* work on fewer numbers than this takes less time than waking the threads */
-#define LARGE 65536
+#define PARALLEL_FROM 65536
 
 /* Takes the last index that is left, for the calling thread; negative if none is left. */
 #define TAKE(left) __atomic_sub_fetch(&(left), 1, __ATOMIC_RELAXED)

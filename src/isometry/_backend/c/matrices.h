@@ -99,7 +99,7 @@ static void NAME(gemm_square)(NAME(gemm_t) gemm, const REAL *X, int is_transpose
 {
     const char *x = is_transposed ? "T" : "N";
     /* a BLAS reads matrices by columns, so for it this is C^T = Y^T X^T */
-    if (n < ISOMETRY_HALVED_FROM || n > SMALL) {
+    if (n < ISOMETRY_HALVED_FROM || n > SPLIT_UP_TO) {
         gemm("N", x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
         return;
     }
@@ -131,7 +131,7 @@ NAME(pairs)(NAME(pair_t) pair, const REAL *X, REAL *Y, long batch, long n, REAL 
 {
     const long side = (n + BLOCK - 1) / BLOCK;
     long left = batch * side, index;
-#pragma omp parallel private(index) if (batch * n * n >= LARGE)
+#pragma omp parallel private(index) if (batch * n * n >= PARALLEL_FROM)
     while ((index = TAKE(left)) >= 0) {
         const long start = index / side * n * n, i = index % side * BLOCK;
         for (long j = 0; j <= i; j += BLOCK)

@@ -82,7 +82,7 @@ static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long c
                           long n)
 {
     const long m = n * n;
-#pragma omp parallel for if (m >= LARGE)
+#pragma omp parallel for if (m >= PARALLEL_FROM)
     for (long i = 0; i < m; i += CHUNK) {
         const REAL *x[ISOMETRY_MOST_SLOTS];
         for (long j = 0; j < k; j++)
@@ -107,7 +107,7 @@ typedef struct {
 static void NAME(distribute)(const NAME(combined_t) *combined, long count, REAL *g,
                              long first, long k, long m, long overwrite)
 {
-#pragma omp parallel for if (m >= LARGE)
+#pragma omp parallel for if (m >= PARALLEL_FROM)
     for (long i = 0; i < m; i += CHUNK)
         for (long j = first; j < k; j++) {
             const REAL *x[3];
@@ -126,7 +126,7 @@ static void NAME(distribute)(const NAME(combined_t) *combined, long count, REAL 
 static double NAME(dot)(const REAL *X, const REAL *Y, long m)
 {
     double totals[PARTS] = {0}, total = 0;
-#pragma omp parallel for if (m >= LARGE)
+#pragma omp parallel for if (m >= PARALLEL_FROM)
     for (long part = 0; part < PARTS; part++)
         for (long i0 = part * CHUNK; i0 < m; i0 += PARTS * CHUNK) {
             const long i1 = MIN(i0 + CHUNK, m);

@@ -57,12 +57,13 @@ static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1.
 /* log(2) as a sum of two numbers; the product of the first with a small integer is exact */
 #define LOG2_HIGH 0x1.62ep-1f
 #define LOG2_LOW 0x1.0bfbe8p-15f
-/* Squares of numbers from SMALL to LARGE are finite, and so far from being subnormal that
- * a part of x^2 + y^2 which is flushed to zero is below rounding errors. Larger finite
- * numbers times SHRINK are in this range, and smaller normal numbers times ENLARGE. */
-#define LARGE 0x1p62f
+/* Squares of numbers from SQUARES_FROM to SQUARES_UP_TO are finite, and so far from being
+ * subnormal that a part of x^2 + y^2 which is flushed to zero is below rounding errors.
+ * Larger finite numbers times SHRINK are in this range, and smaller normal numbers times
+ * ENLARGE. */
+#define SQUARES_UP_TO 0x1p62f
 #define SHRINK 0x1p-66f
-#define SMALL 0x1p-50f
+#define SQUARES_FROM 0x1p-50f
 #define ENLARGE 0x1p78f
 #include "gemm.h"
 #include "scan.h"
@@ -79,9 +80,9 @@ static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1.
 #undef TANH_TERMS
 #undef LOG2_HIGH
 #undef LOG2_LOW
-#undef LARGE
+#undef SQUARES_UP_TO
 #undef SHRINK
-#undef SMALL
+#undef SQUARES_FROM
 #undef ENLARGE
 
 #define REAL double
@@ -97,9 +98,9 @@ static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1.
 #define TANH_TERMS 12
 #define LOG2_HIGH 0x1.62e42fefa2p-1
 #define LOG2_LOW 0x1.9ef35793c7673p-41
-#define LARGE 0x1p510
+#define SQUARES_UP_TO 0x1p510
 #define SHRINK 0x1p-516
-#define SMALL 0x1p-450
+#define SQUARES_FROM 0x1p-450
 #define ENLARGE 0x1p580
 #include "gemm.h"
 #include "scan.h"

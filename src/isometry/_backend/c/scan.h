@@ -60,8 +60,8 @@ static inline REAL NAME(tanh)(REAL x)
 static inline REAL NAME(scale)(REAL x, REAL y, REAL *inverse)
 {
     const REAL size = MAX(FABS(x), FABS(y));
-    *inverse = size > LARGE ? 1 / SHRINK : size < SMALL ? 1 / ENLARGE : 1;
-    return size > LARGE ? SHRINK : size < SMALL ? ENLARGE : 1;
+    *inverse = size > SQUARES_UP_TO ? 1 / SHRINK : size < SQUARES_FROM ? 1 / ENLARGE : 1;
+    return size > SQUARES_UP_TO ? SHRINK : size < SQUARES_FROM ? ENLARGE : 1;
 }
 
 /* Overwrites the rows z of H, from row `first` on, with h = sigma(z). */
@@ -114,8 +114,8 @@ static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, lon
                 const REAL x = h[2 * i], y = h[2 * i + 1];
                 /* scale as for modReLU, but only down, so that k^2 epsilon is finite */
                 const REAL size = MAX(FABS(x), FABS(y));
-                const REAL k = size > LARGE ? SHRINK : 1, u = k * x, v = k * y;
-                const REAL inverse = size > LARGE ? 1 / SHRINK : 1;
+                const REAL k = size > SQUARES_UP_TO ? SHRINK : 1, u = k * x, v = k * y;
+                const REAL inverse = size > SQUARES_UP_TO ? 1 / SHRINK : 1;
                 const REAL m = SQRT(u * u + v * v + k * k * epsilon) * inverse;
                 const REAL l = m + b[i];
                 const REAL s = l <= 0 ? 0 : l / (m + epsilon);
