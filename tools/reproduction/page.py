@@ -6,6 +6,7 @@ from typing import Any
 
 from isometry.lab.paper.tables import COUNTS_NOTE, PAPER
 from tools.reproduction.charts import (
+    GOAL,
     PIXELS,
     STEPS_PER_EPOCH,
     Chart,
@@ -13,6 +14,7 @@ from tools.reproduction.charts import (
     accuracy_after,
     experiment_of,
     label,
+    long_runs,
     model,
     note_of,
     of,
@@ -64,7 +66,7 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
     if remarks := of(records, "copying-200"):
         parts += [_copying_table(remarks)]
     parts += ["## Beyond the paper", BEYOND, *_figure(by_name, "beyond")]
-    parts += [_search_table(of(records, "beyond"))]
+    parts += [*map(_reached, long_runs(records)), _search_table(of(records, "beyond"))]
     parts += ["## Where paper, program and our runs disagree", DISCREPANCIES]
     parts += ["## Every run", _runs_table(records)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -192,6 +194,18 @@ def _search_table(runs: Sequence[Record]) -> str:
     # a dash, for a run without validation, comes last
     rows.sort(key=lambda row: row[8].replace("–", ""), reverse=True)
     return _table(head, rows)
+
+
+def _reached(r: Record) -> str:
+    """How far a long run came, in a sentence."""
+    best, epochs = r["summary"]["best"], r["summary"]["steps"] / STEPS_PER_EPOCH
+    accuracy = best["test"]["accuracy"]
+    word = "reaches" if round(accuracy, 3) >= GOAL else "does not reach"
+    return (
+        f"The long run {word} the goal: test accuracy {accuracy:.4f} at its best "
+        f"validation, {best['validation']['accuracy']:.4f}, after "
+        f"{best['step'] / STEPS_PER_EPOCH:.0f} of {epochs:.0f} epochs."
+    )
 
 
 def _speech_table(runs: Sequence[Record]) -> str:
