@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from typing import Any
 
 from isometry._backend import native
 from tests.helpers import ROOT
@@ -34,6 +35,10 @@ def test_the_struct_has_the_fields_of_the_c_struct():
     for declaration in filter(str.strip, body.split(";")):
         kind, _, names = declaration.strip().removeprefix("const ").partition(" ")
         fields += [(n.strip(" *"), letter(f"{kind} {n}")) for n in names.split(",")]
-    types = {ctypes.c_void_p: "p", ctypes.c_long: "l", ctypes.c_double: "d"}
-    ours = [(name, types[kind]) for name, kind in native.CRecurrence._fields_]
+    types: dict[Any, str] = {
+        ctypes.c_void_p: "p",
+        ctypes.c_long: "l",
+        ctypes.c_double: "d",
+    }
+    ours = [(field[0], types[field[1]]) for field in native.CRecurrence._fields_]
     assert ours == fields
