@@ -160,3 +160,20 @@ def test_inverse_refuses_the_eigenvalue_minus_one(n, dtype, rng):
     message = r"`Q` must not have the eigenvalue -1.*distance about .*logm_unitary"
     with pytest.raises(ValueError, match=message):
         cayley_inverse(Q)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("n", [1, 3])
+def test_inverse_refuses_distances_up_to_four_n_eps(n, dtype):
+    """-1 + i delta becomes 4i / delta if delta > 4 n eps, and else it is refused."""
+    bound = 4 * n * eps(dtype)
+
+    def diagonal(first: complex, other: float) -> Tensor:
+        return torch.diag(torch.tensor([first, *[other] * (n - 1)], dtype=dtype))
+
+    A = cayley_inverse(diagonal(complex(-1, 1.1 * bound), 1.0))
+    # 0.3 eps was measured; on another processor the two divisions may round differently
+    assert_close(A, diagonal(4j / (1.1 * bound), 0.0), rtol=2 * eps(dtype), atol=0)
+    with pytest.raises(ValueError, match="`Q` must not have the eigenvalue -1"):
+        cayley_inverse(diagonal(complex(-1, 0.9 * bound), 1.0))
