@@ -90,9 +90,9 @@ def test_an_average_can_be_loaded(name, retraction):
 
 
 @pytest.mark.parametrize("retraction", MAPS)
-@pytest.mark.parametrize("read", [True, False], ids=["read", "saved"])
+@pytest.mark.parametrize("read", ["after each step", "at the end", "saved"])
 def test_an_average_with_buffers_stays_on_the_manifold(read, retraction, rng):
-    """An average with buffers stays on the manifold.
+    """An average with buffers stays on the manifold, however often its weight is read.
 
     A mean of bases is off it, and the weight was: by 0.09 to 2.4 after 20 steps.
     """
@@ -106,7 +106,10 @@ def test_an_average_with_buffers_stays_on_the_manifold(read, retraction, rng):
         (layer(x) - x).square().mean().backward()
         optimizer.step()
         average.update_parameters(layer)
-    if not read:
+        if read == "after each step":
+            # twice the worst over 200 seeds, 1.6e-6 (householder)
+            assert orthonormality(average.module.weight) <= 3.2e-6
+    if read == "saved":
         other = copy.deepcopy(layer)
         other.load_state_dict(average.module.state_dict())
         assert torch.equal(other.weight, average.module.weight)
