@@ -1,0 +1,351 @@
+"""Share of mutants that the tests catch: `python -m tools.mutants CLONE [folder ...]`.
+
+A mutant is the library with one small change, such as `<=` for `<`. The files of the
+clone are changed in place and restored, so make one first: `git clone . CLONE`.
+
+The suite runs once, with coverage, to learn which tests execute each line. Then each
+mutant meets the tests that execute its line: first those in the folder of the same
+name and, if they all pass, those in the other folders. It is caught if a test fails or
+takes too long. Every test function is represented, but not by all of its rows, and a
+line that runs once in a process counts for the first test only. So look at each mutant
+that survives: a row that was left out may catch it, or no test can, since the change
+makes no difference.
+
+The trace takes about 13 minutes of processor time, and a mutant 4 to 20 seconds. Limit
+both to one processor: `OMP_NUM_THREADS=1 taskset -c 1 python -m tools.mutants CLONE`.
+"""
+
+import argparse
+import ast
+import importlib
+import json
+import os
+import random
+import re
+import resource
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import coverage
+import pytest
+
+FOLDERS = ["linalg", "groups", "parametrizations", "optim", "nn"]
+# slow tests, which compile or start other libraries, and hardly reach more lines
+LEFT_OUT = "not compile and not export and not graph and not trainer and not lightning"
+# at most this many tests run against a mutant, in each of the two rounds
+TESTS = 80
+# bounds of the processor time: of a mutant, of the same tests without it, of one test
+SECONDS, USUAL, SLOW = 60, 8.0, 2.0
+MEMORY = 6 * 2**30
+# loaded once: every run of pytest is a fork of this process
+PRELOADED = ["torch", "scipy.linalg"]
+
+SCOPES = (ast.FunctionDef, ast.ClassDef)
+SWAPS = {"+": "-", "*": "/", "<": "<=", ">": ">=", "==": "!=", "is": "is not"}
+SWAPS |= {"and": "or"}
+SWAPS |= {after: before for before, after in SWAPS.items()}
+# the operator after an operand, and what may stand between the two
+OPERATOR = re.compile(
+    rb"(?:[\s()\\]|#[^\n]*)*(is not\b|is\b|and\b|or\b|[=!<>]=|[-+*/<>](?![*/<>]))"
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of a file: the bytes from `start` to `end` become `text`.
+
+    A test meets the mutant if it executes one of `lines`: the statement or, if this
+    runs on import, the function, class or file around it.
+    """
+
+    path: Path
+    start: int
+    end: int
+    text: str
+    lines: range
+
+    def source(self) -> bytes:
+        """The file with the change."""
+        source = self.path.read_bytes()
+        return source[: self.start] + self.text.encode() + source[self.end :]
+
+    def __str__(self) -> str:
+        source = self.path.read_bytes()
+        line = source.count(b"\n", 0, self.start) + 1
+        column = self.start - source.rfind(b"\n", 0, self.start)
+        before = " ".join(source[self.start : self.end].decode().split())
+        return f"{self.path}:{line}:{column}  {before} -> {self.text or 'nothing'}"
+
+
+class Reader:
+    """Finds the mutants of a file, outside annotations, decorators and errors."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.source = path, path.read_bytes()
+        self.lengths = [len(line) for line in self.source.splitlines(keepends=True)]
+
+    def mutants(self) -> Iterator[Mutant]:
+        """All mutants, in the order of the file."""
+        lines = range(1, len(self.lengths) + 1)
+        yield from self._visit(ast.parse(self.source), lines, in_function=False)
+
+    def _visit(self, node: Any, lines: range, *, in_function: bool) -> Iterator[Mutant]:
+        if is_left_out(node):
+            return
+        if isinstance(node, SCOPES) or (in_function and isinstance(node, ast.stmt)):
+            lines = range(node.lineno, last_line(node) + 1)
+        if isinstance(node, SCOPES):
+            in_function = isinstance(node, ast.FunctionDef)
+        for start, end, text in self._changes(node):
+            yield Mutant(self.path, start, end, text, lines)
+        for child in children(node):
+            yield from self._visit(child, lines, in_function=in_function)
+
+    def _changes(self, node: ast.AST) -> Iterator[tuple[int, int, str]]:
+        for operand in operands(node):
+            operator = OPERATOR.match(self.source, self._span(operand)[1])
+            if operator is not None:
+                yield *operator.span(1), SWAPS[operator[1].decode()]
+        if isinstance(node, ast.expr | ast.stmt):
+            start, end = self._span(node)
+            text = replacement(node, self.source[start:end].decode())
+            if text is not None:
+                yield start, end, text
+
+    def _span(self, node: Any) -> tuple[int, int]:
+        start = sum(self.lengths[: node.lineno - 1]) + node.col_offset
+        return start, sum(self.lengths[: node.end_lineno - 1]) + node.end_col_offset
+
+
+def is_left_out(node: ast.AST) -> bool:
+    """Whether this is text, or there for type checkers and `import *` only."""
+    if isinstance(node, ast.If | ast.Assign):
+        return re.match("if TYPE_CHECKING|__all__ =", ast.unparse(node)) is not None
+    return isinstance(node, ast.Raise | ast.JoinedStr)
+
+
+def last_line(node: Any) -> int:
+    """Where a statement ends; a loop or branch ends before its body."""
+    last: int = node.end_lineno or node.lineno
+    is_whole = isinstance(node, SCOPES) or not hasattr(node, "body")
+    return last if is_whole else max(node.lineno, node.body[0].lineno - 1)
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a node, without annotations and decorators."""
+    for name, value in ast.iter_fields(node):
+        if name not in {"annotation", "returns", "decorator_list", "bases"}:
+            parts = value if isinstance(value, list) else [value]
+            yield from (part for part in parts if isinstance(part, ast.AST))
+
+
+def operands(node: ast.AST) -> list[ast.expr]:
+    """The operands that are followed by an operator."""
+    match node:
+        case ast.BinOp(left=operand) | ast.AugAssign(target=operand):
+            return [operand]
+        case ast.BoolOp(values=values):
+            return values[:-1]
+        case ast.Compare(left=left, comparators=others):
+            return [left, *others[:-1]]
+    return []
+
+
+def replacement(node: ast.AST, text: str) -> str | None:
+    """What to write in the place of a constant, a `not`, a call or a `return`."""
+    new = None
+    match node:
+        case ast.UnaryOp(op=ast.Not()):
+            new = text.removeprefix("not")
+        case ast.Constant(value=bool(value)):
+            new = str(not value)
+        case ast.Constant(value=int(value)):
+            new = str(value + 1)
+        case ast.Constant(value=float(value)) if value != 0:
+            new = repr(2 * value)
+        case ast.Expr(value=ast.Call()):
+            new = "pass"
+        case ast.Return(value=ast.expr() as value):
+            new = None if isinstance(value, ast.JoinedStr) else "return None"
+    return new
+
+
+def draw(folder: str, count: int, seed: int) -> list[Mutant]:
+    """Random mutants of a folder of the library whose bytecode is not the original."""
+    paths = sorted(Path("src/isometry", folder).glob("*.py"))
+    mutants = [mutant for path in paths for mutant in Reader(path).mutants()]
+    random.Random(f"{seed} {folder}").shuffle(mutants)
+    different = (
+        mutant
+        for mutant in mutants
+        if bytecode(mutant.source()) != bytecode(mutant.path.read_bytes())
+    )
+    return [mutant for _, mutant in zip(range(count), different, strict=False)]
+
+
+def bytecode(source: bytes | CodeType) -> tuple[object, ...]:
+    """What Python executes of a source, without the positions of lines."""
+    code = source if isinstance(source, CodeType) else compile(source, "", "exec")
+    constants = [
+        bytecode(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts
+    ]
+    return code.co_code, code.co_names, code.co_varnames, *constants
+
+
+class Tracer:
+    """Plugin of pytest that writes the processor time of each passed test to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        start = processor_time()
+        # here a test that fails or is skipped raises
+        yield
+        self.seconds[item.nodeid] = processor_time() - start
+
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text(json.dumps(self.seconds))
+
+
+class Limits:
+    """Plugin of pytest that ends a mutant which loops, waits or fills the memory."""
+
+    def pytest_configure(self) -> None:
+        # the bytecode of a mutant must not outlive it
+        sys.dont_write_bytecode = True
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        signal.alarm(5 * SECONDS)
+
+
+def spread(items: list[Any], most: int) -> list[Any]:
+    """At most `most` of the items, evenly spread over the list."""
+    count = min(most, len(items))
+    return [items[i * len(items) // count] for i in range(count)]
+
+
+def processor_time() -> float:
+    """Processor time of this process and of its finished children, in seconds."""
+    return sum(os.times()[:4])
+
+
+def run_tests(arguments: list[str], plugin: object, log: Path) -> int:
+    """Exit code of pytest in a fork of this process, where its output goes to `log`."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setsid()
+            for stream in (1, 2):
+                os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+            options = ["-q", "-p", "no:cacheprovider"]
+            code = int(pytest.main([*options, *arguments], [plugin]))
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    # a test may have left processes behind
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(status)
+
+
+class Suite:
+    """The tests that passed in a traced run, and the lines that each of them executes.
+
+    The trace is kept in the folder `.mutants` of the clone, for the next draw.
+    """
+
+    def __init__(self) -> None:
+        folder = Path(".mutants").resolve()
+        folder.mkdir(exist_ok=True)
+        self.log = folder / "last.log"
+        os.environ["COVERAGE_FILE"] = str(folder / "coverage")
+        passed = folder / "passed.json"
+        if not passed.exists():
+            options = ["-k", LEFT_OUT, "--cov", "--cov-context=test", "--cov-report="]
+            tests = [f"tests/{name}" for name in FOLDERS]
+            run_tests([*options, *tests], Tracer(passed), folder / "trace.log")
+        self.seconds: dict[str, float] = json.loads(passed.read_text())
+        self.data = coverage.CoverageData(os.environ["COVERAGE_FILE"])
+        self.data.read()
+
+    def rounds(self, mutant: Mutant) -> list[list[str]]:
+        """The tests that a mutant meets: in the folder of its name, then elsewhere."""
+        contexts = self.data.contexts_by_lineno(str(mutant.path.resolve()))
+        names = {c.split("|")[0] for n in mutant.lines for c in contexts.get(n, [])}
+        # a file of constants is executed by the import alone, and any test may use it
+        if names == {""}:
+            names = set(self.seconds)
+        tests = [t for t, s in self.seconds.items() if t in names and s < SLOW]
+        folder = f"tests/{mutant.path.parent.name}/"
+        near = [test for test in tests if test.startswith(folder)]
+        far = [test for test in tests if not test.startswith(folder)]
+        return [self._short(tests) for tests in (near, far) if tests]
+
+    def _short(self, tests: list[str]) -> list[str]:
+        """A row of each test function and then further rows, as the bounds allow."""
+        functions = {test.split("[")[0]: test for test in tests}
+        first, rest = list(functions.values()), sorted({*tests} - {*functions.values()})
+        count = TESTS
+        while True:
+            tests = spread(first, count)
+            tests += spread(rest, count - len(tests))
+            if sum(self.seconds[test] for test in tests) <= USUAL:
+                return tests
+            count -= 1
+
+    def fate(self, mutant: Mutant) -> str:
+        """What becomes of a mutant: "caught", "survived" or "not executed"."""
+        source, times = mutant.path.read_bytes(), mutant.path.stat()
+        rounds = self.rounds(mutant)
+        try:
+            mutant.path.write_bytes(mutant.source())
+            for tests in rounds:
+                if run_tests(["-x", "--tb=line", *tests], Limits(), self.log) != 0:
+                    return "caught"
+        finally:
+            mutant.path.write_bytes(source)
+            # the compiled file is valid for this time
+            os.utime(mutant.path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return "survived" if rounds else "not executed"
+
+
+def main() -> None:
+    """Draw mutants, print what becomes of each, and count them by folder."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("clone", type=Path, help="clone of the repository")
+    parser.add_argument("folders", nargs="*", default=FOLDERS, help="of the library")
+    parser.add_argument("--count", type=int, default=20, help="mutants of a folder")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    options = parser.parse_args()
+    os.chdir(options.clone)
+    # before the installed library; tests that start Python need it in the environment
+    sys.path.insert(0, str(Path("src").resolve()))
+    os.environ["PYTHONPATH"] = sys.path[0]
+    for name in PRELOADED:
+        importlib.import_module(name)
+    suite = Suite()
+    fates = Counter[tuple[str, str]]()
+    for folder in options.folders:
+        for mutant in draw(folder, options.count, options.seed):
+            fate = suite.fate(mutant)
+            fates[folder, fate] += 1
+            print(f"{fate:12}  {mutant}", flush=True)
+    for folder in options.folders:
+        print(f"{folder}: {fates[folder, 'caught']} of {options.count} caught")
+    print(f"processor time: {processor_time():.0f} s")
+
+
+if __name__ == "__main__":
+    main()
