@@ -150,7 +150,8 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
     if A.numel() == 0:
         return
     check_has_numbers(A, name=name)
-    # so that no norm overflows; infinite entries become NaN
+    # Each matrix is divided by its largest entry, so that no norm overflows. Infinite
+    # entries become NaN.
     scale = A.abs().amax((-2, -1), keepdim=True)
     A = A / torch.where(scale == 0, 1, scale)
     scale = scale[..., 0, 0]

@@ -157,8 +157,8 @@ def _manifolds(module: nn.Module) -> dict[str, AbstractManifold]:
     declarations = getattr(module, _ATTRIBUTE, None)
     if declarations is None:
         return {}
-    # After torch's `remove_parametrizations`, a weight that was constrained is a plain
-    # parameter without a manifold. Torch does not tell us that it removes a constraint.
+    # Torch's `remove_parametrizations` makes a constrained weight a plain parameter. It
+    # does not tell us, so the old declaration is still here and must be skipped.
     parameters = vars(module)["_parameters"]
     return {
         name: manifold
@@ -266,7 +266,10 @@ def _wraps_one_that_knows_manifolds(optimizer: Optimizer) -> bool:
 
 
 def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManifold:
-    """Return `manifold`, or raise an error if it is not a manifold."""
+    """Return `manifold`, or raise an error if it is not a manifold.
+
+    `otherwise` is added to the error message, and names other values that are allowed.
+    """
     if not isinstance(manifold, AbstractManifold):
         raise TypeError(
             f"`manifold` must be a manifold of isometry.groups, such as SO(4)"

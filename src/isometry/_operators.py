@@ -70,8 +70,8 @@ def opaque(
     the annotations of `forward` and `adjoint`.
 
     If `adjoint` returns m gradients, they are for the first m arguments; the other
-    arguments get none. The first m arguments must have the shape and dtype of the last
-    output whose gradient `adjoint` takes, and their gradients must be contiguous.
+    arguments get none. A graph is traced under the assumption that these m gradients
+    are contiguous, with the shape and dtype of the last argument of `adjoint`.
 
     Args:
         name: the operator is called `isometry::name`, and its gradient

@@ -30,7 +30,8 @@ that it answers, what we assume or do without it, and what is then lost.
 - `_C._current_graph_task_id`: which backward pass is running? We assume none. A weight
   that is computed inside a backward pass may then be remembered.
 - `_C._autograd._top_saved_tensors_default_hooks` *: which hook packs saved tensors? We
-  find out by a trial only whether there is one. Under a hook, no weight is then shared.
+  find out by a trial only whether there is one. Under a hook, no weight is then
+  remembered.
 - `parametrize._cache_enabled`: is `parametrize.cached()` active? We assume not. The
   weight then comes from our cache instead of torch's.
 - `forward_ad._current_level`: is forward mode on? We find out by a slower trial.
@@ -73,7 +74,7 @@ _is_legacy_batched = _private(_functorch, "is_legacy_batchedtensor", lambda _: F
 _is_wrapped = _private(_functorch, "is_functorch_wrapped_tensor", lambda _: False)
 _forward_mode = getattr(_private(_functorch, "TransformType", None), "Jvp", None)
 _active_fake_mode = _private("torch._guards", "active_fake_mode", lambda: None)
-# nothing is an instance of the empty tuple
+# if torch has no such class, `isinstance(X, ())` is False for every X
 _FakeTensor = _private("torch._subclasses.fake_tensor", "FakeTensor", ())
 
 # The number of active dispatch modes, such as FakeTensorMode or a FLOP counter. A
@@ -340,8 +341,8 @@ def fill_flat_weights(module: torch.nn.RNNBase) -> None:
 def outside_graphs(function: _Function) -> _Function:
     """Make compilers call `function` between two graphs instead of tracing it.
 
-    This decorator does what `torch.compiler.disable` does, but importing Dynamo takes
-    seconds, and this decorator imports it only while a program is compiled.
+    This decorator does what `torch.compiler.disable` does. But it imports Dynamo, which
+    takes seconds, only while a program is compiled.
     """
 
     @functools.wraps(function)
