@@ -140,7 +140,8 @@ def build(*, timeout: float = _TIMEOUT) -> tuple[str, Path]:
 
     Raises:
         BuildError: if there is no compiler, if the compiler fails or hangs, if the
-            cache cannot be written or trusted, or if another process builds too long.
+            cache cannot be written or trusted, or if another process takes too long to
+            build.
     """
     folder, program = open_folder(), compiler()
     key = _key(program)

@@ -218,6 +218,7 @@ def _references(objects: list[Any], i: int) -> int:
     return sys.getrefcount(objects[i])
 
 
+# what `_references` returns if only the list refers to the object
 _ONE_REFERENCE = _references([object()], 0)
 
 

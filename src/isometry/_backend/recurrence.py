@@ -1,4 +1,4 @@
-r"""The loop $h_t = \sigma(W h_{t-1} + u_t)$ over time: its arguments, and torch's loop.
+r"""The recurrence $h_t = \sigma(W h_{t-1} + u_t)$: its arguments, and a loop in torch.
 
 The drive $u_t$ is the term that comes from the input. In the forward pass, the states
 $h_t$ overwrite the drive. In the backward pass, the gradient with respect to $u_t$ is

@@ -1,7 +1,7 @@
-"""How `unchanged` watches the bytes of tensors: a function of bytes.c, or Python.
+"""Functions that tell whether tensors have changed, in C (bytes.c) and in Python.
 
-The C library is not linked to torch, so it is given the addresses of those functions of
-torch's C interface that it calls.
+`unchanged` in memory.py chooses between the two. The C library is not linked to torch,
+so Python passes it the addresses of the functions that it calls in torch's C interface.
 """
 
 import ctypes

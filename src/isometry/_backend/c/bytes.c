@@ -59,7 +59,7 @@ struct facts {
 /* The record of a tensor at the time when `watch` was called, with the digests of its
  * pieces. The record of the next tensor follows in memory. */
 struct watched {
-    /* the at::Tensor inside a Python tensor, and the total size of its entries */
+    /* the at::Tensor inside a Python tensor, and the bytes that its entries fill */
     void *tensor;
     int64_t bytes;
     struct facts then;
@@ -99,6 +99,7 @@ struct method {
     const char *doc;
 };
 
+/* METH_VARARGS and METH_NOARGS in Python's methodobject.h */
 #define VARIABLE_ARGUMENTS 1
 #define NO_ARGUMENTS 4
 

@@ -14,7 +14,8 @@
 
 /* Gradients that decay over a thousand time steps become subnormal numbers, and arithmetic
  * with subnormal numbers is very slow on many processors. So inside a scan on x86,
- * subnormal numbers are replaced with zero. */
+ * subnormal numbers are replaced with zero: 0x8040 sets the bits FTZ (flush to zero)
+ * and DAZ (denormals are zero) of the register MXCSR. */
 static unsigned flush_subnormals(void)
 {
 #ifdef __SSE__
@@ -57,10 +58,10 @@ static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1.
 /* log(2) as a sum of two numbers; the product of the first with a small integer is exact */
 #define LOG2_HIGH 0x1.62ep-1f
 #define LOG2_LOW 0x1.0bfbe8p-15f
-/* Squares of numbers from SQUARES_FROM to SQUARES_UP_TO are finite, and so far from being
- * subnormal that a part of x^2 + y^2 which is flushed to zero is below rounding errors.
- * Larger finite numbers times SHRINK are in this range, and smaller normal numbers times
- * ENLARGE. */
+/* If the larger of |x| and |y| is between SQUARES_FROM and SQUARES_UP_TO, x^2 + y^2 is
+ * finite. It is also so large that a square which is flushed to zero is below the
+ * rounding error of the sum. Larger finite numbers times SHRINK are in this range, and
+ * smaller normal numbers times ENLARGE. */
 #define SQUARES_UP_TO 0x1p62f
 #define SHRINK 0x1p-66f
 #define SQUARES_FROM 0x1p-50f

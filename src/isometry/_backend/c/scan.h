@@ -54,9 +54,10 @@ static inline REAL NAME(tanh)(REAL x)
     return COPYSIGN(((1 - power) - power * p) / ((1 + power) + power * p), x);
 }
 
-/* A power of two k such that (k x)^2 + (k y)^2 neither overflows nor loses digits because
- * subnormal numbers are zero. Writes 1 / k to `inverse`. Products with k and 1 / k are
- * exact, unless they underflow. Compilers vectorize this code, but not hypot. */
+/* A power of two k such that (k x)^2 + (k y)^2 does not overflow, and does not lose
+ * digits when subnormal numbers are replaced with zero; see SQUARES_FROM in scan.c.
+ * Writes 1 / k to `inverse`. Products with k and 1 / k are exact, unless they
+ * underflow. Compilers vectorize this code, but not hypot. */
 static inline REAL NAME(scale)(REAL x, REAL y, REAL *inverse)
 {
     const REAL size = MAX(FABS(x), FABS(y));
