@@ -31,8 +31,9 @@ def polar(X: Matrix) -> Matrix:
     orders are correct even if singular values are equal, as for $X = I$. If $X$ does
     not have full rank, then $Q$ is one of many nearest matrices and has no derivative:
     the gradient is NaN, infinite or huge. Forward and reverse mode can be nested, but
-    not forward mode in forward mode. A matrix with an entry that is not finite gives
-    NaN; the other matrices of the batch are not affected.
+    not forward mode in forward mode. If an entry of a matrix is not finite, or the sum
+    of its entries overflows, its result is NaN; the other matrices of the batch are not
+    affected.
 
     Cost: one thin singular value decomposition. The backward pass takes seven products,
     or 13 if `X` is not square.

@@ -23,8 +23,8 @@ def skew(X: Square) -> Square:
        \;(+\; i \operatorname{diag}(\operatorname{Re} x_{jj})
        \text{ if } X \text{ is complex}). $$
 
-    The map is linear, and its image is the whole Lie algebra. The other entries of `X`
-    do not matter, and their gradient is zero. Cost: no products.
+    The map is linear over the real numbers, and its image is the whole Lie algebra. The
+    other entries of `X` do not matter, and their gradient is zero. Cost: no products.
 
     Args:
         X: free coordinates; any square matrix.

@@ -107,6 +107,7 @@ def _by_longest_plan(A: Tensor, E: Tensor, plans: Tensor, longest: Tensor) -> Pa
     Both results come from ordinary torch operations, so they can be differentiated
     again.
     """
+    # `plans` is `end` for a matrix whose angles are too large for every plan
     end = len(products.plan_edges(A.dtype))
     unknown = (plans >= end).to(A.device)
     A = A.masked_fill(unknown[..., None, None], math.nan)

@@ -249,8 +249,8 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
 # The squarings compute powers Q of p(A / 2^s), and store each as S = Q - I. A row of Q
 # may have one entry near 1 while all others are tiny. In a product of Q with itself,
 # the tiny terms would be added to a number near 1 one by one, and every sum would be
-# rounded. When Q itself was stored, the error was 7.0e-14 for a rotation in one plane
-# (n = 1024, angle 1, float64).
+# rounded. For a rotation in one plane (n = 1024, angle 1, float64), the error is
+# 3.4e-15 with S. It was 7.0e-14 when Q itself was stored.
 
 
 def _squared(S: Tensor, k: int) -> Tensor:

@@ -57,7 +57,10 @@ class Scheme:
 
 @lru_cache(maxsize=256)
 def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
-    """The scheme's polynomial of A / 2^squarings, without I if squarings > 0."""
+    """The scheme's polynomial of A / 2^squarings, without I if squarings > 0.
+
+    The squarings store each power Q as Q - I; see `_squared` in exponential.py.
+    """
     unit, p = scheme.theta * 2.0**squarings, scheme.powers
     units = (unit, unit**2, unit**4)[:p]
 
