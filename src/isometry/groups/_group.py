@@ -142,7 +142,11 @@ class AbstractGroup(AbstractManifold):
         return BodyFrame(self)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        r"""$Q \log(Q^H P)$; in SO(n), U(n) unique if no angle of $Q^H P$ is $\pi$."""
+        r"""$Q \log(Q^H P)$, with the logarithm that `algebra_log` computes.
+
+        In SO(n) and U(n) its geodesic is a shortest one, and the only shortest one if
+        no angle of $Q^H P$ is $\pi$.
+        """
         self.check_tensors(Q=Q, P=P)
         try:
             # the Newton-Schulz step removes the rounding error of the product
@@ -307,7 +311,10 @@ class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
     is_unrestricted = True
 
     def algebra(self, X: Tensor) -> Tensor:
-        """Skew matrix with the strictly lower triangle of `X`; see `skew`."""
+        """Skew matrix with the lower triangle of `X`; see `skew`.
+
+        The diagonal of `X` is read only if `X` is complex.
+        """
         return skew(X)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:

@@ -226,9 +226,9 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
     A logarithm commutes with $Q$. The elements of the algebra that commute with $Q$ are
     the null space of $\operatorname{Ad}_Q - 1$. Take a generic element of this null
     space. The elements of the null space that commute with this element form a maximal
-    torus, whose exponential contains $Q$. On the common eigenvector $j$, let basis
-    element $a$ of the torus have the angle $w_{aj}$, and $Q$ the angle $\theta_j$. Then
-    $A$ has coefficients $c$ with
+    torus, whose exponential contains $Q$. $Q$ and all elements of the torus have common
+    eigenvectors. On eigenvector $j$, let basis element $a$ of the torus have the angle
+    $w_{aj}$, and $Q$ the angle $\theta_j$. Then $A$ has coefficients $c$ with
 
     $$ \sum_a c_a w_{aj} = \theta_j + 2 \pi k_j $$
 

@@ -273,8 +273,9 @@ class AbstractManifold(ABC):
         # The bound accepts the orthogonal matrices that torch computes. Points that we
         # compute have smaller defects, which tests/groups/test_membership.py measures.
         # The largest defects occur in U(1): 4 n eps for samples, 6 n eps for products
-        # of two points, and 7.5 n eps for retractions. Only the adjoint representation
-        # of SU(3), whose defect is computed through a logarithm, has up to 15 n eps.
+        # of two points, and 7.5 n eps for retractions. There is one exception: the
+        # defect of the adjoint representation of SU(3) is computed through a logarithm,
+        # and is up to 15 n eps.
         return unitary_bound(max(1, *self.shape), dtype)
 
     def worst_defect(self, Q: Tensor) -> float:

@@ -127,7 +127,11 @@ class Product(AbstractGroup):
 
 
 def _common_maps(factors: Sequence[AbstractGroup]) -> tuple[type[AbstractMap], ...]:
-    """`AbstractRetraction`, or those classes in `KNOWN` that every factor accepts."""
+    """The classes of maps that every factor accepts.
+
+    If every factor accepts all retractions, this is `AbstractRetraction` alone.
+    Otherwise only the retractions in `KNOWN` are considered.
+    """
     known = [type(m) for m in KNOWN.values() if isinstance(m, AbstractRetraction)]
     candidates = [AbstractRetraction, *known]
     common = [c for c in candidates if all(issubclass(c, f.maps) for f in factors)]

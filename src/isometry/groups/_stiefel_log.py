@@ -153,7 +153,10 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
 
 
 def _turn(V: Tensor, k: int) -> Tensor:
-    """First k columns of log V, after rotating the others of V as in `stiefel_log`."""
+    """First k columns of log V, once the other columns of V have been rotated.
+
+    The rotations are described in `stiefel_log`.
+    """
     A = logm_unitary(V)
     for _ in range(_TURNS):
         C = A[..., k:, k:]

@@ -32,7 +32,7 @@ class AbstractRational(AbstractRetraction):
     degree: int
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        r"""$r_m(A) B$, factor by factor, without n x n matrices if $n > 2k$.
+        r"""$Y = r_m(A) B$, factor by factor, without n x n matrices if $n > 2k$.
 
         If $n > 2k$, with $X_\perp$, $\Omega$ and $S$ as in `isometry.linalg.expm_tall`,
 
@@ -42,9 +42,9 @@ class AbstractRational(AbstractRetraction):
 
         The error grows in proportion to $\lVert X \rVert$ or, if $X_\perp$ is nearly
         singular, to $\lVert X \rVert^2$. A matrix `X` that is not finite, or so large
-        that no digit would be correct, gives NaN, for that matrix only. The last step
-        of `expm_tall` makes the columns orthonormal up to rounding: up to norm 100 we
-        measured $\lVert Y^H Y - I \rVert_F \le 2 k \varepsilon$ for all degrees, and
+        that no digit would be correct, gives NaN, for that matrix only. The last step,
+        as in `expm_tall`, makes the columns orthonormal up to rounding: up to norm 100
+        we measured $\lVert Y^H Y - I \rVert_F \le 2 k \varepsilon$ for all degrees, and
         $7 k \varepsilon$ for singular $X_\perp$ in single precision.
 
         Cost: seven products of $n k^2$; one of $(2k)^3$ if $m > 1$; and for each of the
@@ -148,7 +148,10 @@ class Pade(AbstractRational):
         return pade(A, degree=self.degree)
 
     def inverse(self, Q: Tensor) -> Tensor:
-        """The inverse of smallest norm. It has no gradient: `backward` raises."""
+        """The smallest `A` that this map takes to `Q`.
+
+        The backward pass raises, because the gradient is not implemented.
+        """
         return _NoGradient.apply(Q, self.degree)
 
 
