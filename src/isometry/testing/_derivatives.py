@@ -10,7 +10,7 @@ from isometry.testing._points import TensorMethod, methods
 # The step of the fourth-order central differences, and the largest accepted error. The
 # error is the difference between central differences and autograd. On the manifolds of
 # tests/groups it is at most 4e-11, except where two angles are nearly equal. If a term
-# of a derivative is missing, it is 1e-3 or more.
+# of a derivative is missing, the error is 1e-3 or more.
 _STEP, _BOUND = 2e-4, 1e-8
 
 _ARGUMENTS = ("Q", "P", "X", "Y")

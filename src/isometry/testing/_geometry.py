@@ -98,7 +98,10 @@ def geodesics(case: Case) -> None:
 
 
 def logarithm(case: Case) -> None:
-    """log undoes exp for angles up to 1, and the distance is symmetric."""
+    """log undoes exp for angles up to 1, and the distance is symmetric.
+
+    In a group, every point in the component of Q has a logarithm.
+    """
     M, Q = case.manifold, case.points(3)
     for angle in (0.0, 1e-4, 1.0):
         E = case.tangent(Q, angle=angle)

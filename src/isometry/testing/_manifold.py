@@ -1,4 +1,4 @@
-"""The contract suite for groups and their homogeneous spaces."""
+"""The contract suite for groups and other manifolds."""
 
 import torch
 
