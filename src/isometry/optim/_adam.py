@@ -49,8 +49,8 @@ class RiemannianAdam(AbstractRiemannian):
         amsgrad: whether to use the largest value so far instead of $V_t$ (AMSGrad).
         maximize: whether to ascend instead of descend.
         manifold: the default for parameter groups without this option. If it is None,
-            at least one parameter group must have the option, and groups without a
-            manifold are plain. A wide matrix is treated as its transpose.
+            at least one parameter group must have the option, and parameter groups
+            without a manifold are plain. A wide matrix is treated as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map from
             `isometry.groups`, or your own map.
 

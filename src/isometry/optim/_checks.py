@@ -42,9 +42,10 @@ def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> N
 
 
 def check_param_group(group: dict) -> None:
-    """Raise if a parameter is not a point on its parameter group's manifold.
+    """Raise unless a parameter group's points and retraction fit its manifold.
 
-    If the retraction is given by name, replace the name with the map.
+    A plain parameter group is not checked. If the retraction is given by name, replace
+    the name with the map.
     """
     manifold = group["manifold"]
     if manifold is None:
@@ -60,7 +61,7 @@ def check_param_group(group: dict) -> None:
 
 
 def resolve_retraction(group: dict) -> None:
-    """Replace a retraction's name with the map, if the group has a manifold."""
+    """Replace a retraction's name with the map, unless the parameter group is plain."""
     manifold, retraction = group.get("manifold"), group.get("retraction")
     if manifold is not None and retraction is not None:
         group["retraction"] = manifold.resolve(retraction)

@@ -55,8 +55,8 @@ class RiemannianRMSprop(AbstractRiemannian):
         sum_squares: whether $V_t = V_{t-1} + A_t^2$, as in Adagrad.
         maximize: whether to ascend instead of descend.
         manifold: the default for parameter groups without this option. If it is None,
-            at least one parameter group must have the option, and groups without a
-            manifold are plain. A wide matrix is treated as its transpose.
+            at least one parameter group must have the option, and parameter groups
+            without a manifold are plain. A wide matrix is treated as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map from
             `isometry.groups`, or your own map.
 

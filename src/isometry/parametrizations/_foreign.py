@@ -79,7 +79,8 @@ def load_foreign(
         state_dict: the checkpoint, as `torch.load(..., weights_only=True)` returns it.
         retraction: the map of a checkpoint from torch or geotorch: "exp", "cayley" or
             "householder" for all weights, or a mapping from the names of weights
-            (`{"0.weight": "householder"}`). The map of our constraint may be another.
+            (`{"0.weight": "householder"}`). The weight in `module` may be constrained
+            with a different map.
         strict: as in `load_state_dict`.
 
     Returns:

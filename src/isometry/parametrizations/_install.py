@@ -1,4 +1,4 @@
-"""Registration of a constraint. All that can fail runs before the module changes."""
+"""Registration of a constraint. Whatever can fail runs before the module changes."""
 
 from dataclasses import dataclass
 from typing import Any

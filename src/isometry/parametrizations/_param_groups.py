@@ -23,12 +23,12 @@ def param_groups(
     trains them at a tenth of the rate of the other parameters. They get no weight
     decay, which would pull the weights towards their base. A scheduler that sets all
     rates to one value, such as `OneCycleLR` with a single `max_lr`, undoes the ratio:
-    give it a list of rates. `LBFGS` does not accept groups.
+    give it a list of rates. `LBFGS` does not accept parameter groups.
 
-    Parameters that `isometry.declare` has put on a manifold form one group for each
-    manifold, for the optimizers of `isometry.optim`, which update parameters of equal
-    shape as one batch. With any other optimizer they would leave the manifold, so the
-    first step of such an optimizer raises.
+    Parameters that `isometry.declare` has put on a manifold form one parameter group
+    for each manifold, for the optimizers of `isometry.optim`, which update parameters
+    of equal shape as one batch. With any other optimizer the parameters would leave the
+    manifold, so the first step of such an optimizer raises.
 
     Args:
         module: the model.
@@ -39,7 +39,8 @@ def param_groups(
             argument or default of the optimizer.
 
     Returns:
-        The groups that are not empty: plain first, then coordinates, then declared.
+        The parameter groups that are not empty: first plain parameters, then
+        coordinates, then declared parameters.
 
     Raises:
         TypeError: if `module` is not a module, or another argument is not a number.

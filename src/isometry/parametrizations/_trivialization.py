@@ -32,7 +32,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     is not a group, such as a sphere, the weight is the end of a curve that starts at
     $B$, and its velocity there is the tangent part of $X$. For the exponential, this
     curve is a geodesic, and for other maps it is an approximation of one. The base $B$
-    is a buffer, and moves only between optimizer steps.
+    is a buffer. During training it moves only between optimizer steps; assigning a
+    value to the weight moves it, too.
 
     The exponential reaches the whole component of $B$. On a group, it is a
     diffeomorphism where all angles are below $\pi$. Base and coordinates are float32 or
