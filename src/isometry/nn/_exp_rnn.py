@@ -33,8 +33,8 @@ class ModReLU(nn.Module):
     It keeps the sign of a real number and the phase of a complex number, so it commutes
     with multiplication by phases. $\sigma(0) = 0$, and the gradient at 0 is zero. A
     complex recurrent layer saves only $\sigma(z)$. So if $0 < |z| \ll b$, the
-    derivative across $z$, which is $1 + b / |z|$, has a relative error of up to
-    $\epsilon b / |z|$, where $\epsilon$ is the machine precision.
+    derivative perpendicular to $z$, which is $1 + b / |z|$, has a relative error of up
+    to $\epsilon b / |z|$, where $\epsilon$ is the machine precision.
 
     Args:
         features: size of the last axis.

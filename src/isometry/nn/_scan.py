@@ -3,10 +3,10 @@ r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$ with a hand-written backwar
 Autograd would save all intermediate results of every time step, and its backward pass
 would consist of many small operations. Here only the states are saved, because the
 derivative of $\sigma$ can be computed from its value; for smooth modReLU, the modulus
-of each argument is saved, too. If sequences are longer than `chunk`, only the state
-before each chunk is saved, and the backward pass computes the states once more. A
-complex state is stored as a row of pairs of real numbers, so the same functions of real
-matrices compute real and complex states.
+of each argument is saved, too. With `last_only`, if sequences are longer than `chunk`,
+only the state before each chunk is saved, and the backward pass computes the states
+once more. A complex state is stored as a row of pairs of real numbers, so the same
+functions of real matrices compute real and complex states.
 """
 
 from typing import Any, NamedTuple
@@ -297,8 +297,8 @@ def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:
         Rows in the dtype of T.
     """
     if not (x.is_floating_point() or x.is_complex()):
-        # `check_rows` cannot read indices in a graph or a transform. So move negative
-        # ones out of range: indexing would count them from the end.
+        # `check_rows` cannot read indices in a graph or a transform. Indexing would
+        # count negative ones from the end, so move them out of range, where it fails.
         u = T.mT[torch.where(x < 0, T.shape[1], x)]
         return u if bias is None else u + bias
     if T.is_complex() and not x.is_complex():

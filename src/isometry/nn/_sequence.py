@@ -169,7 +169,8 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`.float()` for numbers, `.long()` for indices."
         )
     # In a graph, in a transform and in a fake tensor, the indices cannot be read now.
-    # Later, `input_drive` refuses them. An empty tensor has nothing to check.
+    # If one is out of range, the indexing in `input_drive` fails later. An empty tensor
+    # has nothing to check.
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))

@@ -10,7 +10,7 @@ small matrix products, and the cost is still $O(nL)$:
   leaves out $l - 1$ coordinates at either end. Then apply the rotations in the gaps
   between triangles, which lie in intervals shifted by $k$. No rotation in a triangle
   depends on a rotation in a gap, so the product is the same in this order.
-- $m$ layers of a fast Fourier transform mix coordinates only within groups of $2^m$.
+- $m$ layers of a fast Fourier transform mix coordinates only within sets of $2^m$.
 
 The blocks are computed once for all time steps, by applying the layers to unit vectors.
 """
@@ -69,7 +69,7 @@ class BlockRotation:
         shift: the coordinate at which the first block begins; the last block wraps
             around.
         part: which rotations of the layers are applied: "all" or, for layers that pair
-            neighbours, only those in "triangles" or only those in "gaps".
+            neighbours, only the rotations in "triangles" or only the ones in "gaps".
     """
 
     layers: range
