@@ -215,12 +215,20 @@ def test_numbers_are_not_negative(make, options):
 def test_betas_are_below_one():
     with pytest.raises(ValueError, match=r"`betas` must be at least 0 and below 1; go"):
         RiemannianAdam([nn.Parameter(torch.ones(1))], betas=(0.9, 1.0))
+    group = {"params": [nn.Parameter(torch.ones(1))], "manifold": None}
+    # betas of a parameter group used to be unchecked
+    with pytest.raises(ValueError, match=r"`betas` must be at least 0 and below 1; go"):
+        RiemannianAdam([{**group, "betas": (0.9, 1.0)}])
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "dampening": 0.1}])
 def test_nesterov_has_a_momentum(options):
     with pytest.raises(ValueError, match=r"`nesterov` must have a momentum and no da"):
         RiemannianSGD([nn.Parameter(torch.ones(1))], nesterov=True, **options)
+    group = {"params": [nn.Parameter(torch.ones(1))], "manifold": None}
+    # options of a parameter group used to be unchecked
+    with pytest.raises(ValueError, match=r"`nesterov` must have a momentum and no da"):
+        RiemannianSGD([{**group, "nesterov": True, **options}])
 
 
 @pytest.mark.parametrize("make", ALL)

@@ -74,11 +74,6 @@ class RiemannianAdam(AbstractRiemannian):
         manifold: AbstractManifold | None = None,
         retraction: RetractionLike = "exp",
     ) -> None:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(
-                f"`betas` must be at least 0 and below 1; got {betas}. "
-                f"The usual values are (0.9, 0.999)."
-            )
         super().__init__(
             params,
             lr=lr,

@@ -104,12 +104,24 @@ def check_same_rule(group: dict) -> None:
             )
 
 
-def check_numbers(options: dict) -> None:
-    """Raise if one of the options in `_NOT_NEGATIVE` is negative or NaN."""
+def check_options(options: dict) -> None:
+    """Raise if an option is out of range, or if two options exclude each other."""
     for name in _NOT_NEGATIVE & options.keys():
         value = options[name]
         if not value >= 0:
             raise ValueError(f"`{name}` must be at least 0; got {value}.")
+    betas = options.get("betas", ())
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(
+            f"`betas` must be at least 0 and below 1; got {betas}. "
+            f"The usual values are (0.9, 0.999)."
+        )
+    momentum, dampening = options.get("momentum"), options.get("dampening")
+    if options.get("nesterov") and (momentum == 0 or dampening != 0):
+        raise ValueError(
+            f"`nesterov` must have a momentum and no dampening; got {momentum} "
+            f"and {dampening}. Pass momentum=0.9 and dampening=0, for instance."
+        )
 
 
 def _check_parameter(p: Tensor, name: str) -> None:

@@ -16,7 +16,7 @@ from isometry.groups._maps import RetractionLike
 from isometry.optim._checks import (
     check_gradient,
     check_manifold_is_named,
-    check_numbers,
+    check_options,
     check_param_group,
     check_point,
     check_same_manifold,
@@ -38,6 +38,15 @@ class Past(NamedTuple):
     state: dict[str, Tensor]
     step: int
     square: Callable[[Tensor], Tensor]
+
+    def unused(self, name: str) -> dict[str, Tensor]:
+        """A copy of a tangent vector that this step does not use, keyed by its name.
+
+        A rule returns it among the vectors of its update, so that it is transported. It
+        would otherwise be tangent at an old point when a later step uses it again. The
+        dictionary is empty if the state has no such vector.
+        """
+        return {name: self.state[name].clone()} if name in self.state else {}
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class AbstractRiemannian(Optimizer, ABC):
     """
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
-        check_numbers(defaults)
+        check_options(defaults)
         # `list` would split a single tensor into rows. Leave the tensor as it is, so
         # that torch's own `__init__` rejects it.
         if not isinstance(params, Tensor):
@@ -97,7 +106,7 @@ class AbstractRiemannian(Optimizer, ABC):
         """
         super().add_param_group(param_group)
         try:
-            check_numbers(self.param_groups[-1])
+            check_options(self.param_groups[-1])
             check_param_group(self.param_groups[-1])
         except (TypeError, ValueError):
             self.param_groups.pop()

@@ -107,7 +107,8 @@ class RiemannianRMSprop(AbstractRiemannian):
         v = v + before if group["sum_squares"] else v * (1 - alpha) + alpha * before
         root = _root(v, group)
         if mu == 0:
-            return Update(g, -group["lr"] / root, {}, {"square_avg": v}, start)
+            vectors = past.unused("momentum_buffer")
+            return Update(g, -group["lr"] / root, vectors, {"square_avg": v}, start)
         b = g.div_(root)
         if "momentum_buffer" in state:
             b.add_(state["momentum_buffer"], alpha=mu)

@@ -73,11 +73,6 @@ class RiemannianSGD(AbstractRiemannian):
         manifold: AbstractManifold | None = None,
         retraction: RetractionLike = "exp",
     ) -> None:
-        if nesterov and (momentum <= 0 or dampening != 0):
-            raise ValueError(
-                f"`nesterov` must have a momentum and no dampening; got {momentum} "
-                f"and {dampening}. Pass momentum=0.9 and dampening=0, for instance."
-            )
         super().__init__(
             params,
             lr=lr,
@@ -93,7 +88,7 @@ class RiemannianSGD(AbstractRiemannian):
     def _rule(self, g: Tensor, past: Past, group: ParamGroup) -> Update:
         mu, scale = group["momentum"], -group["lr"]
         if mu == 0:
-            return Update(g, scale)
+            return Update(g, scale, past.unused("momentum_buffer"))
         b = g.clone() if group["nesterov"] else g
         if "momentum_buffer" in past.state:
             if group["dampening"] != 0:
