@@ -33,6 +33,8 @@ from tests.nn.comparators import CASES, INPUTS, Case, N, assert_near_largest
 
 # no type checker knows that this is a nonlinearity or a style
 UNKNOWN: Any = "gelu"
+# nor that this is an integer
+REAL: Any = 2.0
 
 
 @pytest.fixture(params=CASES)
@@ -330,7 +332,9 @@ def test_singular_values_stay_within_the_margin(rng):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ScoRNN(2, 4, negatives=5), "`negatives` must be between 0 and"),
+        (lambda: ScoRNN(2, 4, negatives=5), "`negatives` must be an integer .* got 5"),
+        # a float used to fail later, with an error of torch
+        (lambda: ScoRNN(2, 4, negatives=REAL), "integer between 0 .* 2.0"),
         (lambda: ScoRNN(0, 4), "`input_size` must be a positive integer; got 0"),
         (lambda: URNN(2, 4, epsilon=-1.0), "`epsilon` must be 0, or .* got -1.0"),
         # in float32, 0 / (0 + epsilon) would be 0 / 0
@@ -339,7 +343,12 @@ def test_singular_values_stay_within_the_margin(rng):
         (lambda: EURNN(2, 4, capacity=3), "`capacity` must be .* even .* got 3. Use 4"),
         (lambda: EURNN(2, 6, style="fft"), "must be a power of two .* got 6"),
         (lambda: EURNN(2, 6, style=UNKNOWN), "`style` must be one of 'tunable', 'fft'"),
-        (lambda: HouseholderRNN(2, 4, reflections=5), "`reflections` must be between"),
+        (lambda: EURNN(2, 4, capacity=REAL), "even integer, .* got 2.0"),
+        (lambda: HouseholderRNN(2, 4, reflections=5), "`reflections` must be .* got 5"),
+        (
+            lambda: HouseholderRNN(2, 4, reflections=REAL),
+            "`reflections` must be an integer between 1 .* got 2.0",
+        ),
         (lambda: SpectralRNN(2, 4, margin=1.5), "`margin` must be between 0 and 1"),
         (
             lambda: SpectralRNN(2, 4, nonlinearity=UNKNOWN),

@@ -6,7 +6,7 @@ from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
 import isometry
-from isometry.groups import Exp
+from isometry.groups import Exp, Sphere
 from isometry.linalg import polar
 from tests.helpers import shifted_seed
 
@@ -184,6 +184,18 @@ def test_a_kernel_of_the_peers_is_another_constraint(library):
     model = isometry.orthogonal(nn.Conv2d(3, 4, 3))
     with pytest.raises(ValueError, match="treat a kernel as many small matrices"):
         isometry.load_foreign(model, peer.state_dict())
+
+
+def test_a_vector_of_the_peers_is_not_a_matrix():
+    """The coordinates of a vector are refused by name.
+
+    It used to be an IndexError.
+    """
+    model = isometry.constrain(Weights((5,), torch.float32), "weight", Sphere(5))
+    state = {"parametrizations.weight.original": torch.ones(5)}
+    message = r"`parametrizations\.weight\.original` must be a matrix; got shape \(5,"
+    with pytest.raises(ValueError, match=message):
+        isometry.load_foreign(model, {**state, "bias": torch.zeros(3)})
 
 
 def test_plain_weights_start_at_the_nearest_point():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from isometry._backend.nonlinearities import Sigma, complex_modrelu, modrelu
-from isometry._checks import check_flags, check_is_tensor
+from isometry._checks import check_flags
 from isometry._dtypes import PRECISIONS
 from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
@@ -22,7 +22,7 @@ from isometry.nn._recurrent import (
     check_state,
 )
 from isometry.nn._scan import Weights, scan_field
-from isometry.nn._sequence import Pass, check_rows, in_dtype_of, read
+from isometry.nn._sequence import Pass, check_rows, in_dtype_of, read_step
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._register import constrain
 
@@ -186,8 +186,7 @@ class ExpRNNCell(AbstractNamedCell):
             hx: (batch, hidden_size) or (hidden_size,); by default, zeros or the
                 learned initial state.
         """
-        check_is_tensor(input, name="input")
-        rows = read(input.unsqueeze(0), batch_first=False)
+        rows = read_step(input)
         check_rows(rows, self.input_size)
         batch = rows.time_steps.batch
         (h,) = self.first_state(batch)

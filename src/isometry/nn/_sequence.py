@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from isometry._backend import TimeSteps
+from isometry._checks import check_is_tensor
 from isometry._torch import is_fake, transforms
 
 
@@ -99,6 +100,19 @@ def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa:
         )
     time_steps = TimeSteps.equal(x.shape[0], x.shape[1])
     return Rows(x.flatten(0, 1), time_steps, None, batch_first, batched)
+
+
+def read_step(input: Tensor) -> Rows:  # noqa: A002 - named as in torch
+    """The rows of the input of a cell, which has no time axis."""
+    check_is_tensor(input, name="input")
+    features = 0 if _is_index(input) else 1
+    if input.ndim - features not in (0, 1):
+        shape = "(batch, input_size)" if features else "(batch,) of class indices"
+        raise ValueError(
+            f"`input` must be {shape}, or have no batch axis; got shape "
+            f"{tuple(input.shape)}, {input.dtype}. A cell reads one time step."
+        )
+    return read(input.unsqueeze(0), batch_first=False)
 
 
 def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:

@@ -189,6 +189,11 @@ def _peer_weight(
     if f"{holder}0.map" in state or f"{holder}original" not in state:
         return None
     saved = state.pop(f"{holder}original")
+    if saved.ndim < 2:
+        raise ValueError(
+            f"`{holder}original` must be a matrix; got shape {tuple(saved.shape)}. "
+            f"Load it with the library that made it, and save the plain weight."
+        )
     X = in_float32_or_wider(saved)
     base = state.pop(f"{holder}0.base", None)
     wide = X.shape[-2] < X.shape[-1]

@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 
 from isometry._backend.nonlinearities import modrelu
 from isometry._checks import check_flags
-from isometry.nn._recurrent import check_choice
+from isometry.nn._recurrent import check_choice, is_positive
 from isometry.nn._scan import real_form
 from isometry.nn.comparators.cell import (
     AbstractComparator,
@@ -332,8 +332,9 @@ def _check(n: int, capacity: int, style: Style) -> None:
             f"`hidden_size` must be even, because coordinates are rotated in pairs; "
             f"got {n}. Use {n + 1}."
         )
-    if style == "tunable" and (capacity < 2 or capacity % 2):
+    if style == "tunable" and (not is_positive(capacity) or capacity % 2):
+        even = capacity + 1 if is_positive(capacity) else 2
         raise ValueError(
-            f"`capacity` must be a positive even number, because layers come in pairs; "
-            f"got {capacity}. Use {max(2, capacity + 1)}."
+            f"`capacity` must be a positive even integer, because layers come in "
+            f"pairs; got {capacity!r}. Use {even}."
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 from isometry._backend.nonlinearities import Sigma
 from isometry._orthonormal import unit_vectors
 from isometry.linalg import householder
+from isometry.nn._recurrent import is_positive
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
@@ -53,10 +54,10 @@ class HouseholderRNN(AbstractComparator):
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         n = self.hidden_size
         m = n if self.reflections is None else self.reflections
-        if not 1 <= m <= n:
+        if not is_positive(m) or m > n:
             raise ValueError(
-                f"`reflections` must be between 1 and hidden_size = {n}; got {m}. "
-                f"The default is `hidden_size`."
+                f"`reflections` must be an integer between 1 and hidden_size = {n}; "
+                f"got {m!r}. The default is `hidden_size`."
             )
         return HouseholderCell(inputs, n, draw, Sigma("leaky_relu"), m)
 

@@ -48,10 +48,10 @@ class ScoRNN(AbstractComparator):
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         n = self.hidden_size
         negatives = n // 2 if self.negatives is None else self.negatives
-        if not 0 <= negatives <= n:
+        if not isinstance(negatives, int) or not 0 <= negatives <= n:
             raise ValueError(
-                f"`negatives` must be between 0 and hidden_size = {n}; got "
-                f"{negatives}. The default is half of `hidden_size`."
+                f"`negatives` must be an integer between 0 and hidden_size = {n}; got "
+                f"{negatives!r}. The default is half of `hidden_size`."
             )
         return ScoRNNCell(inputs, n, draw, Sigma("modrelu"), negatives)
 
