@@ -13,7 +13,7 @@ NORMS = [1e-3, 1e-2, 0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 3.14, 5.0, 10.0, 30.0, 100.0]
 
 
 def exact(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(A) and the skew part of the gradient, in double precision."""
+    """exp(A), and the skew part of its gradient for the cotangent G, in float64."""
     # -iA is Hermitian, so `eigh` can decompose it
     theta, V = torch.linalg.eigh(-1j * A.to(torch.complex128))
     mean = (theta[:, None] + theta[None, :]) / 2

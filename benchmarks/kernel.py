@@ -83,7 +83,7 @@ def measure_all(*, rounds: int, say: Progress) -> list[dict[str, object]]:
 
 
 def measure_peers(n: int, *, rounds: int, say: Progress) -> dict[str, object]:
-    """Time the peers that are fast enough at one size, in float32, at norm 3."""
+    """Time all peers that are fast enough for size n, in float32, at norm 3."""
     say(f"peers: n = {n}")
     contenders = passes.exponential(n, torch.device("cpu"))
     A = random_skew(n, norm=3.0, dtype=torch.float32)

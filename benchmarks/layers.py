@@ -51,6 +51,7 @@ def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
         B, stiefel = parts[0].base, parts[0].manifold
         rng = torch.Generator().manual_seed(1)
         E = stiefel.project(B, torch.randn(n, k, generator=rng))
+        # `border_distance` is pi minus the norm of the coordinates E
         size = math.pi - float(stiefel.border_distance(B, E))
         with torch.no_grad():
             parts.original.copy_(norm / size * E)

@@ -10,9 +10,9 @@ from isometry.lab.bench.timing import Call
 
 
 def scipy_expm(A: Tensor, G: Tensor) -> Call:
-    """SciPy's exp(A^H), and the gradient of exp at A.
+    """A function that computes the gradient of exp at A with SciPy, for cotangent G.
 
-    The gradient is the Frechet derivative L(A^H, G).
+    The gradient is the Frechet derivative L(A^H, G). SciPy returns it with exp(A^H).
     """
     import scipy.linalg
 

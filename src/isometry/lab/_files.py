@@ -70,7 +70,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         OSError: if the file cannot be written. It keeps its old content, unless only
             the final sync of its folder failed.
     """
-    # A process id may not be unique: containers that share a folder can have equal ids.
+    # Name the partial file by a random number, not by the process id: containers that
+    # share a folder can have processes with equal ids.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("wb") as file:

@@ -269,8 +269,8 @@ def speaker_splits(paths: Sequence[PurePath]) -> Splits:
     """Splits for any corpus. Each held-out set has 1/8 of the speakers, rounded up.
 
     Each folder with recordings counts as a speaker. If there are fewer than three such
-    folders, each file counts as a speaker. Recordings named sa1 or sa2, as in the
-    sample of TIMIT, are left out.
+    folders, each file counts as a speaker. Recordings named sa1 or sa2 are left out: in
+    TIMIT and its free sample, all speakers read these two sentences.
 
     Args:
         paths: paths of recordings, relative to the folder of the corpus.
