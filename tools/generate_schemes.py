@@ -306,6 +306,7 @@ def table(rows: Sequence[Row], theta: mp.mpf, code: str) -> Table:
         working = struct.unpack(code * len(row), struct.pack(code * len(row), *working))
         used.append([a * unit for a, unit in zip(working, units, strict=True)])
     value, gradient = backward_errors(used, theta)
+    # A^2 takes a product, and so does A^4 if it is used, and each pair of factors
     products = len(rows[0]) - 2 + len(rows) // 2
     return Table(products, float(theta), up(value), up(gradient), rounded)
 
@@ -364,6 +365,7 @@ def markdown() -> str:
     lines = [f"| {header} |", "| --- | --- | --- | --- | --- |"]
     for precision, schemes in tables().items():
         for s in schemes:
+            # the gradient takes one product for a square, and two for any other product
             squares = len(s.rows[0]) - 2 + (s.rows[0] == s.rows[1])
             products = f"{s.products} + {2 * s.products - squares}"
             lines.append(

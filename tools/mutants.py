@@ -3,13 +3,15 @@
 A mutant is the library with one small change, such as `<=` for `<`. The files of the
 clone are changed in place and restored, so make one first: `git clone . CLONE`.
 
-The suite runs once, with coverage, to learn which tests execute each line. Then each
-mutant meets the tests that execute its line: first those in the folder of the same
-name and, if they all pass, those in the other folders. It is caught if a test fails or
-takes too long. Every test function is represented, but not by all of its rows, and a
-line that runs once in a process counts for the first test only. So look at each mutant
-that survives: a row that was left out may catch it, or no test can, since the change
-makes no difference.
+The suite runs once, with coverage, to learn which tests execute each line. Then the
+tests that execute the line of a mutant run against it: first the tests in the folder of
+the same name, such as tests/linalg, and, if they all pass, the tests in other folders.
+The mutant is caught if a test fails or takes too long.
+
+If too many tests execute a line, or they take too long, some are left out, beginning
+with all but one case of each parametrized test. A line that is executed only once in a
+process is known only for the first test that executes it. So look at each mutant that
+survives: a test that was left out may catch it, or the change makes no difference.
 
 The trace takes about 13 minutes of processor time, and a mutant 4 to 20 seconds. Limit
 both to one processor: `OMP_NUM_THREADS=1 taskset -c 1 python -m tools.mutants CLONE`.
@@ -41,7 +43,8 @@ FOLDERS = ["linalg", "groups", "parametrizations", "optim", "nn"]
 LEFT_OUT = "not compile and not export and not graph and not trainer and not lightning"
 # at most this many tests run against a mutant, in each of the two rounds
 TESTS = 80
-# bounds of the processor time: of a mutant, of the same tests without it, of one test
+# Limits of processor time, in seconds: for a round of tests against a mutant, for the
+# same round without the mutant, and for one test without it.
 SECONDS, USUAL, SLOW = 60, 8.0, 2.0
 MEMORY = 6 * 2**30
 # loaded once: every run of pytest is a fork of this process
@@ -61,8 +64,9 @@ OPERATOR = re.compile(
 class Mutant:
     """One change of a file: the bytes from `start` to `end` become `text`.
 
-    A test meets the mutant if it executes one of `lines`: the statement or, if this
-    runs on import, the function, class or file around it.
+    The tests that execute one of `lines` run against the mutant. These are the lines of
+    the changed statement. If it runs on import, as a default argument does, they are
+    the lines of the function, class or file around it.
     """
 
     path: Path
@@ -125,7 +129,7 @@ class Reader:
 
 
 def is_left_out(node: ast.AST) -> bool:
-    """Whether this is text, or there for type checkers and `import *` only."""
+    """True for code without mutants: errors, f-strings, `TYPE_CHECKING`, `__all__`."""
     if isinstance(node, ast.If | ast.Assign):
         return re.match("if TYPE_CHECKING|__all__ =", ast.unparse(node)) is not None
     return isinstance(node, ast.Raise | ast.JoinedStr)
@@ -178,7 +182,10 @@ def replacement(node: ast.AST, text: str) -> str | None:
 
 
 def draw(folder: str, count: int, seed: int) -> list[Mutant]:
-    """Random mutants of a folder of the library whose bytecode is not the original."""
+    """Random mutants of the files in a folder of the library, without its subfolders.
+
+    A mutant whose bytecode is the same as the original's is left out.
+    """
     paths = sorted(Path("src/isometry", folder).glob("*.py"))
     mutants = [mutant for path in paths for mutant in Reader(path).mutants()]
     random.Random(f"{seed} {folder}").shuffle(mutants)
@@ -209,7 +216,7 @@ class Tracer:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         start = processor_time()
-        # here a test that fails or is skipped raises
+        # if the test fails or is skipped, `yield` raises, and no time is recorded
         yield
         self.seconds[item.nodeid] = processor_time() - start
 
@@ -281,7 +288,7 @@ class Suite:
         self.data.read()
 
     def rounds(self, mutant: Mutant) -> list[list[str]]:
-        """The tests that a mutant meets: in the folder of its name, then elsewhere."""
+        """The tests for a mutant: those in the folder of its name, then the others."""
         contexts = self.data.contexts_by_lineno(str(mutant.path.resolve()))
         names = {c.split("|")[0] for n in mutant.lines for c in contexts.get(n, [])}
         # a file of constants is executed by the import alone, and any test may use it
@@ -294,7 +301,10 @@ class Suite:
         return [self._short(tests) for tests in (near, far) if tests]
 
     def _short(self, tests: list[str]) -> list[str]:
-        """A row of each test function and then further rows, as the bounds allow."""
+        """At most `TESTS` tests that take at most `USUAL` seconds together.
+
+        One case of each test function is chosen first, and then further cases.
+        """
         functions = {test.split("[")[0]: test for test in tests}
         first, rest = list(functions.values()), sorted({*tests} - {*functions.values()})
         count = TESTS
@@ -316,7 +326,7 @@ class Suite:
                     return "caught"
         finally:
             mutant.path.write_bytes(source)
-            # the compiled file is valid for this time
+            # Python uses the cached bytecode only if the source has its original time
             os.utime(mutant.path, ns=(times.st_atime_ns, times.st_mtime_ns))
         return "survived" if rounds else "not executed"
 
@@ -330,7 +340,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     options = parser.parse_args()
     os.chdir(options.clone)
-    # before the installed library; tests that start Python need it in the environment
+    # Import the library of the clone, not the installed one. Tests that start another
+    # Python find it by the environment variable.
     sys.path.insert(0, str(Path("src").resolve()))
     os.environ["PYTHONPATH"] = sys.path[0]
     for name in PRELOADED:

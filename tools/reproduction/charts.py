@@ -384,9 +384,9 @@ def _drawn(
 ) -> Iterator[tuple[Mapping[str, Any], int, str]]:
     """Each run with its colour and line style.
 
-    A network has its usual colour. If an earlier network of the figure has the same, it
-    gets an unused one, as long as there is one. Line styles tell up to four runs of one
-    network apart.
+    A network has its usual colour. If an earlier network of the figure has that colour,
+    the later network gets an unused colour, as long as one is left. Line styles tell up
+    to four runs of one network apart.
     """
     usual = {model(r): NETWORK_LOOKS[model(r)][1] for r in runs}
     unused = iter(sorted(set(range(len(LIGHT))) - set(usual.values())))

@@ -1,4 +1,4 @@
-"""Small experiments: the cost of the constraint, its limits, which map, which base."""
+"""Small experiments: cost and limits of the constraint, choice of map and base."""
 
 import json
 from pathlib import Path

@@ -103,10 +103,10 @@ def rounded(value: Any) -> Any:
 
 
 def write(folders: Sequence[Path], out: Path = FOLDER) -> list[Path]:
-    """Write the records of finished runs.
+    """Write the records of the runs that have ended, including diverged runs.
 
     Args:
-        folders: folders of runs.
+        folders: folders of runs. Unfinished and interrupted runs are left out.
         out: where records are kept.
 
     Returns:

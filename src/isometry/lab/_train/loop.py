@@ -106,7 +106,10 @@ class Step:
         return cls(experiment, ranks, index, batch, weights, outputs, loss)
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
-        """The loss of the whole batch, and whether any process was told to stop."""
+        """The loss of the whole batch, and whether any process was told to stop.
+
+        With several processes, this also sets `share`.
+        """
         loss, weight = self.loss.item(), self.weights["loss"]
         if self.ranks.count == 1:
             return loss, interrupt
@@ -240,7 +243,7 @@ class Trainer:
         endless = task.epoch(config.batch_size) is None
         if task.baseline is None or not validation or not endless:
             return False
-        # written so that NaN is not solved
+        # with `not ... <` instead of `>=`, a loss of NaN does not count as solved
         if not validation["loss"] < config.solved * task.baseline:
             state.solved_at = None
             return False

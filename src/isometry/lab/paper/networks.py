@@ -209,6 +209,7 @@ def schedule_scurnn(task: str, _size: int) -> Schedule:
     Adagrad updates the angles of the diagonal matrix D, and Adam all other parameters.
     """
     inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
+    # RMSprop becomes Adagrad if it sums the squared gradients instead of averaging them
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
     theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", like=adagrad)
     source = UNPUBLISHED if task in ("timit", "pmnist") else "[MHY19], its code"
