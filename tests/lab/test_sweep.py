@@ -1,6 +1,7 @@
 """Sweeps: which runs are made, in this process and in others, and what is printed."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -117,6 +118,22 @@ def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
     assert message == f"RuntimeError: no such luck. See {log}."
     assert "a word of C code" in log.read_text()
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_long_message_does_not_keep_a_child_alive(tmp_path, monkeypatch):
+    """A child sends no more than a pipe takes, because nobody reads before it ends.
+
+    A sweep used to wait forever for a run whose error had 100,000 characters.
+    """
+    monkeypatch.setattr(local, "work", lambda *_: "x" * 100_000)
+    monkeypatch.setattr(local, "_follow_parent", lambda: None)
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    arguments = (tmp_path, None, sender)
+    child = threading.Thread(target=local._child, args=arguments, daemon=True)
+    child.start()
+    child.join(60)
+    assert not child.is_alive()
+    assert receiver.recv() == "x" * 4096
 
 
 def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatch):

@@ -196,3 +196,20 @@ def test_elsewhere_the_view_is_plain_lines(tmp_path, impatient):
     assert lines[2].startswith("  a  3/400  0:01:39 left  loss ")
     assert len(lines) == 3
     assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("others", [0, 3], ids=["alone", "after others"])
+def test_a_record_may_be_long(tmp_path, impatient, others):
+    """A record of many metrics is shown like any other.
+
+    If it had more than 4096 bytes, it used to end the whole sweep.
+    """
+    stream = StringIO()
+    view = View(tmp_path, ["a"], total=1, stream=stream)
+    begin(tmp_path, "a")
+    record = {"step": 4, "seconds": 1.0, "loss": 0.5, "split": "train"}
+    long = record | {f"accuracy of class {i}": 0.5 for i in range(1000)}
+    lines = [*[json.dumps(record)] * others, json.dumps(long)]
+    (tmp_path / "a" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    view.refresh()
+    assert "  a  4/400  0:01:39 left  loss 0.5" in stream.getvalue()

@@ -18,6 +18,11 @@ from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._sweep.view import GRACE, PAUSE, View, log_of, work
 from isometry.lab._train.config import Config
 
+# Largest number of characters of a message from a child. The parent reads the message
+# after the child has ended, and the child cannot end before the pipe has taken the
+# whole message. A pipe of Linux takes 64 KiB; the run's log has the rest.
+_LONGEST_MESSAGE = 4096
+
 
 @dataclass(frozen=True)
 class _Child:
@@ -100,7 +105,7 @@ def _begin(run: SweepRun, out: Path) -> _Child:
 
 def _child(folder: Path, config: Config, sender: connection.Connection) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
-    sender.send(work(folder, config))
+    sender.send(work(folder, config)[:_LONGEST_MESSAGE])
 
 
 def _follow_parent() -> None:

@@ -25,8 +25,8 @@ PAUSE = 0.2
 # seconds between two updates of the view, on a terminal and elsewhere
 _LIVE, _PLAIN = 0.5, 60.0
 
-# To find the last record of a metrics file, this many bytes at its end are read. Lines
-# are much shorter, so these bytes contain the last whole line.
+# To find the last record of a metrics file, this many bytes at its end are read first.
+# They contain the last whole line, unless a task has hundreds of metrics.
 _TAIL = 4096
 
 
@@ -149,10 +149,17 @@ def _last_record(path: Path) -> dict[str, Any]:
     """The last complete record in a metrics file; empty if there is none."""
     if not path.exists():
         return {}
+    size, tail = path.stat().st_size, _TAIL
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL))
-        *lines, _ = file.read().split(b"\n")
-    return json.loads(lines[-1]) if lines else {}
+        while True:
+            file.seek(max(0, size - tail))
+            # drop the last line, which may still be incomplete, and the first line,
+            # unless it is the first line of the file
+            *lines, _ = file.read().split(b"\n")
+            lines = lines if tail >= size else lines[1:]
+            if lines or tail >= size:
+                return json.loads(lines[-1]) if lines else {}
+            tail *= 8
 
 
 def work(folder: Path, config: Config) -> str:
