@@ -5,6 +5,8 @@ there is one. NaN and infinity are errors only in `check_skew`. The other checks
 a matrix that contains NaN or infinity, and the public function then returns NaN for it.
 """
 
+from numbers import Real
+
 import torch
 from torch import Tensor
 
@@ -96,6 +98,26 @@ def check_flags(**flags: bool) -> None:
                 f"`{name}` must be True or False; got {value!r}. If this value is "
                 f"meant for another option, pass it by name."
             )
+
+
+def check_not_negative(**numbers: float) -> None:
+    """Raise unless every argument is a number that is at least 0.
+
+    Args:
+        **numbers: the arguments to check, passed by their names.
+
+    Raises:
+        TypeError: if a value is not a number or a tensor.
+        ValueError: if a value is negative or NaN.
+    """
+    for name, value in numbers.items():
+        if not isinstance(value, Real | Tensor):
+            raise TypeError(
+                f"`{name}` must be a number; got {value!r}. Pass a float, or a tensor "
+                f"with one element."
+            )
+        if not value >= 0:
+            raise ValueError(f"`{name}` must be at least 0; got {value}.")
 
 
 def check_size(n: int, *, least: int = 0) -> None:

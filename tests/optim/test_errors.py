@@ -212,6 +212,13 @@ def test_numbers_are_not_negative(make, options):
         make([{"params": parameters, "manifold": None, **options}])
 
 
+def test_numbers_are_numbers():
+    """A rate that is a string used to be Python's own error about `>=`."""
+    rate: Any = "0.1"
+    with pytest.raises(TypeError, match=r"`lr` must be a number; got '0\.1'"):
+        RiemannianSGD([nn.Parameter(torch.eye(3))], lr=rate, manifold=SO(3))
+
+
 def test_betas_are_below_one():
     with pytest.raises(ValueError, match=r"`betas` must be at least 0 and below 1; go"):
         RiemannianAdam([nn.Parameter(torch.ones(1))], betas=(0.9, 1.0))

@@ -182,7 +182,9 @@ class AmbientFrame(AbstractFrame):
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """The Riemannian gradient."""
-        return self.reals(self.manifold.gradient(Q, G))
+        # a copy, since the update rule may overwrite it, and a manifold of the user's
+        # may return `G` itself, which is the gradient of the parameter
+        return self.reals(self.manifold.gradient(Q, G).clone())
 
     def square(self, V: Tensor) -> Tensor:
         """The mean square of all entries of a vector."""

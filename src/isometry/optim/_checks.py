@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from isometry._checks import check_not_negative
 from isometry._declare import check_is_manifold, points
 from isometry._dtypes import HALF
 from isometry._torch import autocast_off
@@ -106,10 +107,7 @@ def check_same_rule(group: dict) -> None:
 
 def check_options(options: dict) -> None:
     """Raise if an option is out of range, or if two options exclude each other."""
-    for name in _NOT_NEGATIVE & options.keys():
-        value = options[name]
-        if not value >= 0:
-            raise ValueError(f"`{name}` must be at least 0; got {value}.")
+    check_not_negative(**{k: v for k, v in options.items() if k in _NOT_NEGATIVE})
     betas = options.get("betas", ())
     if not all(0 <= beta < 1 for beta in betas):
         raise ValueError(

@@ -1,10 +1,10 @@
 """Parameter groups of a model, for an optimizer."""
 
-from numbers import Real
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from isometry._checks import check_not_negative
 from isometry._declare import declared_parameters, guard_steps
 from isometry.groups import AbstractManifold
 from isometry.parametrizations._coordinates import constrained
@@ -47,15 +47,7 @@ def param_groups(
         ValueError: if a number is negative or NaN.
     """
     decay = {} if weight_decay is None else {"weight_decay": weight_decay}
-    numbers = {"lr": lr, "orthogonal_lr_ratio": orthogonal_lr_ratio, **decay}
-    for name, value in numbers.items():
-        if not isinstance(value, Real | Tensor):
-            raise TypeError(
-                f"`{name}` must be a number; got {value!r}. Pass a float, or a tensor "
-                f"with one element."
-            )
-        if not value >= 0:
-            raise ValueError(f"`{name}` must be at least 0; got {value}.")
+    check_not_negative(lr=lr, orthogonal_lr_ratio=orthogonal_lr_ratio, **decay)
     # keyed by identity, so that a shared parameter is listed once
     slow = {id(entry.coordinates): entry.coordinates for entry in constrained(module)}
     not_plain = set(slow)
