@@ -99,6 +99,14 @@ def test_without(tmp_path, environment, reason):
     assert not list(tmp_path.rglob("*.so"))
 
 
+def test_a_setting_that_means_nothing_is_told(tmp_path):
+    """`ISOMETRY_NATIVE=off` used to leave C on without a word."""
+    out = finish(start(tmp_path, ISOMETRY_NATIVE="off"))
+    assert "native True True\nlibrary True" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("LOG WARNING")]
+    assert "`ISOMETRY_NATIVE` must be 0, 1 or build; got 'off', which" in line
+
+
 # The script of an ordinary user: no logging is configured, and a layer of each dtype
 # trains.
 PLAIN_SCRIPT = """

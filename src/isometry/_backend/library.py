@@ -49,6 +49,11 @@ def loaded() -> Loaded:
     setting = os.environ.get("ISOMETRY_NATIVE", "1")
     if setting == "0":
         return Loaded(None, "ISOMETRY_NATIVE is 0.")
+    if setting not in ("1", "build"):
+        _log.warning(
+            "`ISOMETRY_NATIVE` must be 0, 1 or build; got %r, which counts as 1.",
+            setting,
+        )
     if sys.platform != "linux":
         reason = f"it is not built on {sys.platform}."
         _log.info(_WITHOUT, reason)
