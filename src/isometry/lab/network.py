@@ -287,7 +287,7 @@ class SequenceModel(nn.Module):
         return self.output(H)
 
 
-def unit_vectors(classes: int, network: nn.Module, inputs: tuple) -> tuple:
+def one_hot_inputs(classes: int, network: nn.Module, inputs: tuple) -> tuple:
     """A forward pre-hook that replaces class indices with one-hot vectors."""
     x, *rest = inputs
     if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex():
@@ -325,7 +325,7 @@ class Network:
         network = self.make_layer(task, size, dict(options), draw)
         ours = isinstance(network, AbstractRecurrent)
         if not ours and not getattr(network, "reads_classes", False):
-            network.register_forward_pre_hook(partial(unit_vectors, task.input_size))
+            network.register_forward_pre_hook(partial(one_hot_inputs, task.input_size))
         if self.output is None:
             return network
         is_complex = any(p.is_complex() for p in network.parameters())

@@ -10,8 +10,9 @@ from isometry._checks import check_square, is_finite
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
 
-# with fewer rows than this, torch's operations are as fast as `LowerTriangle`
-SMALLEST = 32
+# With fewer rows than this, torch's operations are as fast as `LowerTriangle`, and a
+# rotation is as fast in torch's operations as in a single call of C.
+FEWEST_ROWS = 32
 
 
 def skew(X: Square) -> Square:
@@ -37,7 +38,7 @@ def skew(X: Square) -> Square:
         ValueError: if `X` is not square.
     """
     check_square(X, name="X")
-    if X.shape[-1] < SMALLEST or X.is_complex() or needs_plain_operations(X):
+    if X.shape[-1] < FEWEST_ROWS or X.is_complex() or needs_plain_operations(X):
         return plain_skew(X)
     return LowerTriangle.apply(X)
 

@@ -22,7 +22,7 @@ from isometry.nn._recurrent import (
     check_state,
 )
 from isometry.nn._scan import Weights, scan_field
-from isometry.nn._sequence import Pass, check_rows, in_dtype_of, read_step
+from isometry.nn._sequence import Pass, cast_input, cast_state, check_rows, read_step
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._register import constrain
 
@@ -190,11 +190,11 @@ class ExpRNNCell(AbstractNamedCell):
         check_rows(rows, self.input_size)
         batch = rows.time_steps.batch
         (h,) = self.first_state(batch)
-        x = in_dtype_of(h, rows.x, "input")
+        x = cast_input(h, rows.x)
         if hx is not None:
             shape = (self.hidden_size,)
             hx = check_state(hx, (batch, *shape) if rows.batched else shape, "hx")
-            h = in_dtype_of(h, hx, "hx").view(batch, self.hidden_size)
+            h = cast_state(h, hx).view(batch, self.hidden_size)
         _, (last,) = self.scan(x, (h,), Pass(rows.time_steps, last_only=True))
         return last if rows.batched else last[0]
 

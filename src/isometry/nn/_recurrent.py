@@ -18,7 +18,7 @@ from isometry._declare import declared_parameters, points
 from isometry._dtypes import HALF, PRECISIONS
 from isometry._torch import is_fake, is_wrapper
 from isometry.groups import AbstractManifold
-from isometry.nn._sequence import Pass, Rows, check_rows, in_dtype_of, read
+from isometry.nn._sequence import Pass, Rows, cast_input, cast_state, check_rows, read
 from isometry.parametrizations._constraint import rounding_bound
 
 # the tensors (batch, n) that make up a state; the first one is the output
@@ -255,7 +255,7 @@ class AbstractRecurrent(nn.Module, ABC):
         cells = self.typed_cells()
         firsts = self._first_states(cells, hx, rows)
         directions = 2 if self.bidirectional else 1
-        x, lasts = in_dtype_of(firsts[0][0], rows.x, "input"), []
+        x, lasts = cast_input(firsts[0][0], rows.x), []
         for layer in range(self.num_layers):
             top = layer + 1 == self.num_layers
             outputs = []
@@ -316,7 +316,7 @@ class AbstractRecurrent(nn.Module, ABC):
         like, batch = usual[0][0], (rows.time_steps.batch,) if rows.batched else ()
         shape = (len(cells), *batch, self.hidden_size)
         parts = [
-            rows.sorted(in_dtype_of(like, check_state(h, shape, "hx"), "hx"))
+            rows.sorted(cast_state(like, check_state(h, shape, "hx")))
             for h in _tensors(hx, len(usual[0]))
         ]
         return list(zip(*(part.unbind(0) for part in parts), strict=True))

@@ -196,22 +196,38 @@ def check_rows(rows: Rows, inputs: int) -> None:
         )
 
 
-def in_dtype_of(state: Tensor, x: Tensor, name: str) -> Tensor:
-    """Return inputs or states `x` in a dtype that a cell accepts, or raise.
+def cast_input(state: Tensor, x: Tensor) -> Tensor:
+    """Return inputs `x` in a dtype that a cell accepts, or raise.
 
     `state` is a state of the cell. Class indices become int64. All other numbers must
     already have the dtype of `state`, but a complex cell also accepts real inputs of
     the same precision. Under autocast, real numbers are cast.
     """
+    _check_device(x, state, "input")
+    if _is_index(x):
+        return x.long()
+    dtype = state.dtype if x.is_complex() else state.real.dtype
+    return _in_dtype(x, dtype, "input")
+
+
+def cast_state(state: Tensor, hx: Tensor) -> Tensor:
+    """Return a user's state in the dtype of `state`, or raise.
+
+    The dtypes must agree, except that real numbers are cast under autocast.
+    """
+    _check_device(hx, state, "hx")
+    return _in_dtype(hx, state.dtype, "hx")
+
+
+def _check_device(x: Tensor, state: Tensor, name: str) -> None:
     if x.device != state.device:
         raise ValueError(
             f"`{name}` must be on the device of the layer, {state.device}; got "
             f"{x.device}. Move it, or the layer, with `.to`."
         )
-    if _is_index(x) and name == "input":
-        return x.long()
-    real = name == "input" and not x.is_complex()
-    dtype = state.real.dtype if real else state.dtype
+
+
+def _in_dtype(x: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     if x.dtype == dtype:
         return x
     if torch.is_autocast_enabled(x.device.type) and not x.is_complex():

@@ -63,15 +63,16 @@ def largest_angle(model: nn.Module) -> float | None:
         a group or not parametrized by the exponential, or if its coordinates are not
         finite.
     """
-    for entry in constrained(model):
-        X, constraint = entry.coordinates.detach(), entry.constraint
-        phi = constraint.retraction
-        if not (isinstance(phi, AbstractRetraction) and phi.is_exponential):
-            return None
-        theta = constraint.manifold.angles(constraint.layout.points(X))
-        angle = math.nan if theta is None else float(theta.abs().max())
-        return angle if math.isfinite(angle) else None
-    return None
+    entry = next(iter(constrained(model)), None)
+    if entry is None:
+        return None
+    X, constraint = entry.coordinates.detach(), entry.constraint
+    phi = constraint.retraction
+    if not (isinstance(phi, AbstractRetraction) and phi.is_exponential):
+        return None
+    theta = constraint.manifold.angles(constraint.layout.points(X))
+    angle = math.nan if theta is None else float(theta.abs().max())
+    return angle if math.isfinite(angle) else None
 
 
 def angles(model: nn.Module) -> list[float]:

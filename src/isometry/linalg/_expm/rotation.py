@@ -20,13 +20,13 @@ from isometry._typing import Square
 from isometry.linalg._expm import exponential as products
 from isometry.linalg._expm.autograd import Adjoint, adjoint
 from isometry.linalg._expm_skew import expm_skew
-from isometry.linalg._skew import SMALLEST, skew
+from isometry.linalg._skew import FEWEST_ROWS, skew
 
 
 def rotation(X: Square, B: Tensor | None) -> Tensor:
     r"""$B \exp(\operatorname{skew} X)$, the weight of a constrained layer.
 
-    For one real matrix on the CPU, with at least `SMALLEST` rows and a constant `B`,
+    For one real matrix on the CPU, with at least `FEWEST_ROWS` rows and a constant `B`,
     this is a single node of the autograd graph (a single operator, if compiled). Then
     neither the skew matrix nor its gradient is a separate tensor, which saves a tenth
     of the time at n = 512. The gradient is the same as with separate steps. Cost: as
@@ -87,7 +87,7 @@ def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
     # The device must be checked after the size. When it was checked first, a compiled
     # module under DDP was split into three graphs instead of two
     # (test_compiled_data_parallel_training).
-    if X.shape[1] < SMALLEST or X.dtype not in PRECISIONS or not X.is_cpu:
+    if X.shape[1] < FEWEST_ROWS or X.dtype not in PRECISIONS or not X.is_cpu:
         return False
     if B is None:
         return True
