@@ -143,7 +143,7 @@ def carry(folders: Sequence[Path], out: Path = UNFINISHED) -> list[Path]:
     for folder in folders:
         begun = (folder / "checkpoint.safetensors").exists()
         if begun and read_run(folder).status not in ENDED:
-            ignored = shutil.ignore_patterns("lock", "events*", "*.tmp")
+            ignored = shutil.ignore_patterns("lock", "events*", "*.partial")
             shutil.copytree(folder, out / folder.name, ignore=ignored)
             copies.append(out / folder.name)
     return copies
