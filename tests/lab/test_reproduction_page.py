@@ -9,7 +9,7 @@ from tests.lab.fake_runs import fake_run
 from tools.reproduction import __main__ as command
 from tools.reproduction import charts, experiments, records
 from tools.reproduction.charts import STEPS_PER_EPOCH
-from tools.reproduction.claims import CLAIMS
+from tools.reproduction.claims import CLAIMS, REMARKS
 from tools.reproduction.page import page
 
 ROOT = Path(__file__).parents[2]
@@ -224,3 +224,17 @@ def test_parts_without_runs_say_so():
     text = page({}, [])
     assert text.count("No run of this part is recorded yet") == 7
     assert "not run yet" in text
+
+
+def test_remarks_show_the_losses_of_their_variants():
+    def variant(name: str, loss: float) -> dict:
+        final = {"validation": {"loss": loss}}
+        return {"name": name, "summary": {"final": final, "baseline": 2.0}}
+
+    runs = by_name(
+        variant("copying-200-exprnn-190-reference", 0.2),
+        variant("copying-200-exprnn-190-ratio-10", 3.0),
+    )
+    (remark,) = (r for r in REMARKS if "10 times larger" in r.text)
+    assert remark.verdict(runs) == "a tenth 0.1, ten times 1.5"
+    assert remark.verdict({}) == "not run yet"

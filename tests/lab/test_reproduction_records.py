@@ -1,13 +1,14 @@
 """Records of runs, and the definitions that were fixed before the runs."""
 
 import json
+import math
 
 import pytest
 
 from isometry.lab._report.runs import read_run
 from tests.lab.fake_runs import fake_run
 from tests.lab.small_runs import small, train
-from tools.reproduction.criteria import spikes
+from tools.reproduction.criteria import solved_at, spikes
 from tools.reproduction.records import (
     carry,
     read,
@@ -42,6 +43,24 @@ def test_first_steps_do_not_count():
     losses = [0.5 * BASELINE] * 200
     losses[60] = 1.0
     assert not spikes(losses, BASELINE).count
+
+
+def test_a_run_is_solved_if_it_stays_below_the_limit_for_200_steps():
+    steps = list(range(50, 501, 50))
+    for losses, step in (
+        ([1] * 4 + [0] * 6, 250),
+        ([1] * 5 + [0] * 5, 300),
+        # it ends too early
+        ([1] * 6 + [0] * 4, None),
+        # it does not stay below the limit
+        ([1, 0, 0, 0, 1, 0, 0, 0, 0, 1], None),
+        # it leaves too late to count
+        ([0, 0, 0, 0, 0, 1, 1, 1, 1, 1], 50),
+        ([math.nan] * 10, None),
+    ):
+        # 0 is a loss below the limit, and 1 a loss just above it
+        curve = {"step": steps, "loss": [0.009 + 0.002 * loss for loss in losses]}
+        assert solved_at(curve, baseline=1.0) == step, losses
 
 
 def test_thinned_curves_keep_their_extremes():

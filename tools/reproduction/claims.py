@@ -186,6 +186,22 @@ def _speech(records: Records) -> str:
     return f"{word} on the free sample: {shown}"
 
 
+def _losses(**names: str) -> Callable[[Records], str]:
+    """The last validation losses of some variants, as fractions of the baseline.
+
+    Args:
+        **names: the names of the runs, keyed by what the page calls them, with
+            underscores for spaces.
+    """
+
+    def verdict(records: Records) -> str:
+        found = {k: records.get(f"copying-200-{name}") for k, name in names.items()}
+        shown = ", ".join(f"{k} {_ratio(r):.2g}" for k, r in found.items() if r)
+        return shown.replace("_", " ") or NOT_RUN
+
+    return verdict
+
+
 def _word(*, confirmed: bool) -> str:
     return "confirmed" if confirmed else "not confirmed"
 
@@ -244,4 +260,41 @@ CLAIMS = (
         _gated,
     ),
     Claim("ExpRNN predicts speech better than the others", "table 2", _speech),
+)
+
+REFERENCE = "exprnn-190-reference"
+
+# The paper's remarks about variants of its method. They are not judged, since each
+# variant was run once.
+REMARKS = (
+    Claim(
+        "a Padé approximant improves on Cayley's map as the retraction of RGD",
+        "section 4.2",
+        _losses(Cayley="rgd-128-cayley", Padé="rgd-128-pade-3", exp="rgd-128-exp"),
+    ),
+    Claim(
+        "Cayley's initialization is sometimes better than Henaff's",
+        "section 4.4",
+        _losses(Henaff=REFERENCE, Cayley="exprnn-190-init-cayley"),
+    ),
+    Claim(
+        "complex weights bring no improvement",
+        "section 4.1",
+        _losses(real=REFERENCE, complex="exprnn-190-unitary"),
+    ),
+    Claim(
+        "the orthogonal weight should have a rate 10 times larger (section 5) or "
+        "smaller (appendix) than the rest",
+        "both",
+        _losses(
+            a_tenth=REFERENCE,
+            equal="exprnn-190-ratio-1",
+            ten_times="exprnn-190-ratio-10",
+        ),
+    ),
+    Claim(
+        "an initial state other than zero brings no improvement",
+        "section 4.4",
+        _losses(zero=REFERENCE, trained="exprnn-190-trained-h0"),
+    ),
 )

@@ -7,7 +7,7 @@ is no longer above the limit that it exceeded at the start of the spike. *Unstab
 three spikes or more, counted after step 100.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -16,6 +16,32 @@ FIRST = 100
 FACTOR = 2.0
 FLOOR = 0.01
 UNSTABLE = 3
+# a solved run stays below FLOOR times the baseline for this many steps
+STAYS = 200
+
+
+def solved_at(
+    validation: Mapping[str, Sequence[float]], baseline: float
+) -> float | None:
+    """The step at which a run solved its task; None if it did not.
+
+    Args:
+        validation: the steps of all evaluations, and the losses there.
+        baseline: baseline loss of the task.
+
+    Returns:
+        The step of the first evaluation below the limit, from which on all evaluations
+        of the next 200 steps are below it. A run that ends earlier is not solved.
+    """
+    first = None
+    for step, loss in zip(validation["step"], validation["loss"], strict=True):
+        if not loss < FLOOR * baseline:
+            first = None
+        elif first is None:
+            first = step
+        if first is not None and step >= first + STAYS:
+            return first
+    return None
 
 
 @dataclass(frozen=True)

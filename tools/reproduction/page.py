@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from isometry.lab.paper.tables import COUNTS_NOTE, PAPER
+from tools.reproduction import texts
 from tools.reproduction.charts import (
     GOAL,
     PIXELS,
@@ -20,16 +21,8 @@ from tools.reproduction.charts import (
     of,
     size,
 )
-from tools.reproduction.claims import CLAIMS
-from tools.reproduction.criteria import UNSTABLE
-from tools.reproduction.texts import (
-    BEYOND,
-    CAYLEY,
-    CHEAPNESS,
-    DISCREPANCIES,
-    INTRODUCTION,
-    SPEECH,
-)
+from tools.reproduction.claims import CLAIMS, REMARKS, Claim
+from tools.reproduction.criteria import UNSTABLE, solved_at
 
 Record = Mapping[str, Any]
 
@@ -45,8 +38,8 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
         Markdown.
     """
     by_name = {chart.name: chart for chart in charts}
-    parts = [INTRODUCTION, f"Recorded on: {_machines(records)}."]
-    parts += ["## The claims", *_claims(records)]
+    parts = [texts.INTRODUCTION, f"Recorded on: {_machines(records)}."]
+    parts += ["## The claims", _claims(CLAIMS, records)]
     parts += ["## Figure 1: copying memory"]
     for experiment in ("copying-1000", "copying-2000"):
         lag = experiment.partition("-")[2]
@@ -56,20 +49,30 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
     for experiment, title in PIXELS.items():
         parts += [f"### {title[0].upper()}{title[1:]}", *_figure(by_name, experiment)]
         parts += [_pixel_table(experiment, of(records, experiment))]
-    parts += ["## Table 2: speech", SPEECH, _speech_table(of(records, "timit-sample"))]
-    parts += ["## Cheapness", CHEAPNESS, *_figure(by_name, "cheapness")]
-    parts += ["## The paper's remarks", CAYLEY]
+    speech = _speech_table(of(records, "timit-sample"))
+    parts += ["## Table 2: speech", texts.SPEECH, speech]
+    parts += ["## Cheapness", texts.CHEAPNESS, *_figure(by_name, "cheapness")]
+    parts += ["## The paper's remarks", texts.CAYLEY]
     parts += [*_figure(by_name, "cayley-loss"), *_figure(by_name, "cayley-largest")]
+    parts += [*_last_coordinates(by_name), texts.DOMAIN]
     for kind in ("domain-copying", "domain-pixels"):
         parts += [*_figure(by_name, kind), *_domain(by_name, kind)]
-    parts += [*_figure(by_name, "remarks")]
+    parts += [texts.REMARKS, _claims(REMARKS, records), *_figure(by_name, "remarks")]
     if remarks := of(records, "copying-200"):
         parts += [_copying_table(remarks)]
-    parts += ["## Beyond the paper", BEYOND, *_figure(by_name, "beyond")]
+    parts += ["## Beyond the paper", texts.BEYOND, *_figure(by_name, "beyond")]
     parts += [*map(_reached, long_runs(records)), _search_table(of(records, "beyond"))]
-    parts += ["## Where paper, program and our runs disagree", DISCREPANCIES]
+    parts += ["## Where paper, program and our runs disagree", texts.DISCREPANCIES]
     parts += ["## Every run", _runs_table(records)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _last_coordinates(by_name: Mapping[str, Chart]) -> Iterator[str]:
+    """The size of the coordinates at the end of the experiment with eigenvalue -1."""
+    if "cayley-largest" in by_name:
+        runs = by_name["cayley-largest"].series
+        last = ", ".join(f"{run.label} {run.y[-1]:.3g}" for run in runs)
+        yield f"The largest coordinate after {runs[0].x[-1]:,} steps: {last}."
 
 
 def _domain(by_name: Mapping[str, Chart], name: str) -> Iterator[str]:
@@ -103,9 +106,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _claims(records: Records) -> Iterator[str]:
-    rows = [[claim.text, claim.where, claim.verdict(records)] for claim in CLAIMS]
-    yield _table(["The paper says", "where", "here"], rows)
+def _claims(claims: Sequence[Claim], records: Records) -> str:
+    rows = [[claim.text, claim.where, claim.verdict(records)] for claim in claims]
+    return _table(["The paper says", "where", "here"], rows)
 
 
 def _copying_table(runs: Sequence[Record]) -> str:
@@ -122,7 +125,7 @@ def _copying_table(runs: Sequence[Record]) -> str:
                 f"{summary['parameters']:,}",
                 f"{r['config']['seed']}",
                 f"{summary['steps']:,}{_diverged(summary)}",
-                _or_dash(summary.get("solved_at")),
+                _or_dash(solved_at(r["validation"], summary["baseline"])),
                 f"{ratio:.2g}",
                 _or_dash(count),
                 "" if count is None else ("no" if count >= UNSTABLE else "yes"),
@@ -262,4 +265,4 @@ def _diverged(summary: Mapping[str, Any]) -> str:
 
 
 def _or_dash(value: object) -> str:
-    return "–" if value in (None, False) else f"{value}"
+    return "–" if value is None or value is False else f"{value}"

@@ -17,4 +17,8 @@ CHEAPNESS = _text("cheapness")
 
 CAYLEY = _text("cayley")
 
+DOMAIN = _text("domain")
+
+REMARKS = _text("remarks")
+
 BEYOND = _text("beyond")
