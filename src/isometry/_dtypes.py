@@ -1,8 +1,8 @@
 """The real dtypes in which matrices are computed, and their constants.
 
 A new dtype needs a row in `PRECISIONS`, and a set of schemes from
-tools/generate_schemes.py. To be supported in C, it also needs a section like those at
-the end of _backend/c/matrices.c and _backend/c/scan.c.
+tools/generate_schemes.py. To be supported in C, it also needs a section at the end of
+_backend/c/matrices.c and of _backend/c/scan.c, like the sections of the other dtypes.
 """
 
 import ctypes

@@ -15,7 +15,8 @@ import torch
 from isometry._backend import build as _build
 from isometry._backend import library as _native
 from isometry._backend.build import build
-from isometry._backend.native import CRecurrence, _assemble, raw
+from isometry._backend.library import raw
+from isometry._backend.native import CRecurrence, NativeBackend
 from isometry._backend.recurrence import TimeSteps
 from isometry._backend.store import BuildError, locked, open_folder
 
@@ -279,16 +280,12 @@ def test_a_blas_with_threads_of_its_own(parallel, fits):
 
     It gave right results, but printed "may hang" 345 times.
     """
-    library = _native.c_library()
-    assert library is not None
-    blas = SimpleNamespace(
-        sgemm_=_native.torch_library().sgemm_, openblas_get_parallel=lambda: parallel
-    )
+    blas = SimpleNamespace(sgemm_=len, openblas_get_parallel=lambda: parallel)
     if fits:
-        assert _assemble(library, blas, torch.float32)
+        assert _native.matrix_product(blas, torch.float32) is len
     else:
         with pytest.raises(BuildError, match="has threads of its own"):
-            _assemble(library, blas, torch.float32)
+            _native.matrix_product(blas, torch.float32)
 
 
 def test_a_blas_that_multiplies_in_another_way():
@@ -296,11 +293,10 @@ def test_a_blas_that_multiplies_in_another_way():
     library = _native.c_library()
     assert library is not None
     nothing = ctypes.CFUNCTYPE(None)(lambda: None)
-    blas = SimpleNamespace(sgemm_=nothing)
     with pytest.raises(BuildError, match="wrong result"):
-        _assemble(library, blas, torch.float32)
+        NativeBackend(library, nothing, torch.float32)
     with pytest.raises(AttributeError):
-        _assemble(library, SimpleNamespace(), torch.float32)
+        _native.matrix_product(SimpleNamespace(), torch.float32)
 
 
 @pytest.mark.usefixtures("empty_cache")

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 
 from isometry._backend import NativeBackend, TorchBackend, backend_for
 from isometry._backend.constants import HALVED_FROM, SIGMAS
-from isometry._backend.library import c_library
-from isometry._backend.native import CRecurrence, native_backend, raw
+from isometry._backend.library import c_library, raw
+from isometry._backend.native import CRecurrence, native_backend
 from isometry._backend.recurrence import TimeSteps
 from isometry.linalg._expm.rotation import rotation
 from isometry.linalg._expm.schemes import SCHEMES, polynomial

@@ -84,7 +84,7 @@ def test_no_access_beyond_memory_and_no_undefined_behaviour(name, cache):
 CONTROL = """
 import sys, torch
 from isometry._backend.library import c_library
-from isometry._backend.native import raw
+from isometry._backend.library import raw
 
 n = 40
 X, out = torch.zeros(n, n), torch.zeros(n, n - 1)

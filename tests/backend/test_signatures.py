@@ -4,7 +4,7 @@ import ctypes
 import re
 from typing import Any
 
-from isometry._backend import native
+from isometry._backend import library, native
 from tests.helpers import ROOT
 
 SOURCES = ROOT / "src" / "isometry" / "_backend" / "c"
@@ -25,7 +25,7 @@ def test_arguments_have_the_types_of_the_c_functions():
         name: "".join(map(letter, arguments.split(",")))
         for name, arguments in functions
     }
-    assert signatures == native._SIGNATURES
+    assert signatures == library._SIGNATURES
 
 
 def test_the_struct_has_the_fields_of_the_c_struct():

@@ -96,7 +96,8 @@ if sys.argv[1:]:
     (variant,) = [v for v in build.VARIANTS["x86_64"] if v.name == sys.argv[1]]
     build._instructions = lambda: variant.needs
 from isometry._backend.library import loaded
-from isometry._backend.native import CRecurrence, native_backend, raw
+from isometry._backend.library import raw
+from isometry._backend.native import CRecurrence, native_backend
 from isometry._backend.recurrence import TimeSteps
 from isometry.linalg import expm_skew, skew
 

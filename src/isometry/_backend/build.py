@@ -260,7 +260,11 @@ def _instructions() -> set[str]:
 
 
 def _processor() -> list[bytes]:
-    """Lines that identify the processor; several machines may share a cache."""
+    """The lines of /proc/cpuinfo that identify the processor, each once.
+
+    They are part of the key, because machines with different processors may share a
+    cache folder. Without /proc/cpuinfo, there is one line with the processor's name.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:

@@ -1,9 +1,9 @@
 """The C library, which comes with a wheel or is built when it is first needed.
 
 The sources are plain C. They are neither compiled against torch nor linked to it.
-Instead, Python passes the addresses that C needs: of the memory of tensors, and of
-functions of torch's BLAS, OpenMP runtime and C interface. So one library works with
-every version of torch, and it is built within seconds.
+Instead, Python passes addresses to C: the addresses of the memory of tensors, and of
+the functions that C calls in torch's BLAS, OpenMP runtime and C interface. So one
+library works with every version of torch, and it is built within seconds.
 """
 
 import contextlib
@@ -13,12 +13,14 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 
 from isometry._backend.build import build, bundled
 from isometry._backend.store import BuildError
+from isometry._dtypes import PRECISIONS
 
 _log = logging.getLogger("isometry")
 
@@ -26,6 +28,21 @@ _WITHOUT = (
     "isometry runs without its C library, which is slower: %s "
     "ISOMETRY_NATIVE=0 silences this."
 )
+
+# the arguments of each C function: p is a pointer, l a long, d a double
+_SIGNATURES = {
+    "probe": "ppppl",
+    "square": "pppll",
+    "multiply": "pplppl",
+    "skew": "ppll",
+    "skew_adjoint": "ppll",
+    "powers": "ppppdll",
+    "evaluate": "pppppllll",
+    "pull_back": "pppppplllll",
+    "scan": "ppp",
+    "scan_adjoint": "p" * 10 + "l",
+}
+_TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
 
 # the reasons for running without C that `warn` has logged so far
 reasons: list[str] = []
@@ -37,7 +54,7 @@ def c_library() -> ctypes.CDLL | None:
 
 
 class Loaded(NamedTuple):
-    """The C library and where it comes from, or None and the reason."""
+    """The C library and its origin, or None and the reason why there is no library."""
 
     library: ctypes.CDLL | None
     origin: str
@@ -114,3 +131,36 @@ def openmp() -> list[int | None] | None:
 def torch_library() -> Any:
     """Torch's CPU library, where we look up the functions of torch that C calls."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+
+
+def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
+    """The C functions for one dtype, as attributes named without prefix and suffix.
+
+    The functions do not check their arguments.
+    """
+    functions = SimpleNamespace()
+    for name, signature in _SIGNATURES.items():
+        function = getattr(library, f"isometry_{name}_{PRECISIONS[dtype].suffix}")
+        function.argtypes = [_TYPES[letter] for letter in signature]
+        function.restype = None
+        setattr(functions, name, function)
+    return functions
+
+
+def matrix_product(blas: Any, dtype: torch.dtype) -> Any:
+    """The function of a BLAS that multiplies matrices.
+
+    OpenMP's threads will call it, so the BLAS must not start threads of its own.
+
+    Raises:
+        AttributeError: if the BLAS does not export its matrix product.
+        BuildError: if the BLAS has its own threads.
+    """
+    # 0 means no threads, 1 OpenBLAS's own threads, and 2 OpenMP
+    parallel = getattr(blas, "openblas_get_parallel", None)
+    if parallel is not None and parallel() not in (0, 2):
+        raise BuildError(
+            "the OpenBLAS of this torch has threads of its own, and may hang if OpenMP "
+            "threads call it. Install a torch whose BLAS uses OpenMP."
+        )
+    return getattr(blas, PRECISIONS[dtype].gemm)

@@ -1,4 +1,4 @@
-"""Memory of tensors on the CPU: can C read it, has it changed, and can it be reused?
+"""Memory of CPU tensors: what C can read, what has changed, and what can be reused.
 
 `address` and `is_block` tell whether C can read a tensor, and `refusal` tells why not.
 
@@ -214,7 +214,7 @@ def _is_free(storages: list[Any], i: int) -> bool:
 
 
 def _references(objects: list[Any], i: int) -> int:
-    """Number of Python references to the i-th object, including those of this call."""
+    """Number of Python references to the i-th object, including this call's own."""
     return sys.getrefcount(objects[i])
 
 

@@ -1,10 +1,10 @@
-"""The C backend, for real matrices and recurrent states on the CPU.
+"""The C backend, for real matrices on the CPU, and the choice between the backends.
 
 For a small matrix, calling torch takes longer than the arithmetic, so the polynomial of
 a single matrix is one call to C. For a large matrix, C makes fewer passes over memory
 than torch's operations, which saves 8 percent of a layer's training step at n = 1024.
-In the polynomial of a batch of matrices, C computes only the squares, from
-`HALVED_FROM` rows on, and torch computes the other products.
+For a batch of matrices, torch computes the products of the polynomial, with one
+exception: C computes the squares of matrices with `HALVED_FROM` rows or more.
 
 The kernels do not check their arguments. So this file checks each tensor that it is
 given before it passes the address to a kernel: a wrong call raises an error, instead of
@@ -12,36 +12,31 @@ reading or writing memory beyond the tensor.
 """
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, SIGMAS
-from isometry._backend.library import c_library, loaded, reasons, torch_library, warn
+from isometry._backend.library import (
+    c_library,
+    loaded,
+    matrix_product,
+    raw,
+    reasons,
+    torch_library,
+    warn,
+)
 from isometry._backend.memory import address, recycled, refusal
 from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.operations import Polynomial, PowerSums, TorchBackend
 from isometry._backend.recurrence import Cell, Gradients, TimeSteps
 from isometry._backend.store import BuildError
 from isometry._dtypes import PRECISIONS
-
-# the arguments of each C function: p is a pointer, l a long, d a double
-_SIGNATURES = {
-    "probe": "ppppl",
-    "square": "pppll",
-    "multiply": "pplppl",
-    "skew": "ppll",
-    "skew_adjoint": "ppll",
-    "powers": "ppppdll",
-    "evaluate": "pppppllll",
-    "pull_back": "pppppplllll",
-    "scan": "ppp",
-    "scan_adjoint": "p" * 10 + "l",
-}
-_TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
+from isometry._torch import dispatch_modes
 
 # In the recurrence h_t = sigma(W h_{t-1} + u_t), u_t is called the drive. The gradient
 # with respect to W is the sum of d_t^T h_{t-1} over all time steps, where d_t is the
@@ -309,8 +304,9 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     for stage in stages:
         numbers += [stage.identity, *stage.L, *stage.R, *stage.F]
     numbers.append(polynomial.identity)
-    # A stage that reads k slots has 1 + k numbers for L and k numbers for R. After the
-    # last stage come the k numbers of the final combination, and the multiple of I.
+    # A stage that reads k slots has 1 + k numbers for L, starting with the multiple of
+    # I, and k numbers for R. After the last stage come the numbers of the final
+    # combination: one for each slot, then the multiple of I.
     size = len(stages) * (2 * powers + len(stages)) + slots + 1
     _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
     array = (PRECISIONS[dtype].c_type * size)(*numbers)
@@ -326,20 +322,6 @@ def _require(condition: bool, name: str, value: object, rule: str) -> None:
         raise ValueError(f"`{name}` must {rule}; got {value}.")
 
 
-def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
-    """The C functions for one dtype, as attributes named without prefix and suffix.
-
-    The functions do not check their arguments.
-    """
-    functions = SimpleNamespace()
-    for name, signature in _SIGNATURES.items():
-        function = getattr(library, f"isometry_{name}_{PRECISIONS[dtype].suffix}")
-        function.argtypes = [_TYPES[letter] for letter in signature]
-        function.restype = None
-        setattr(functions, name, function)
-    return functions
-
-
 @cache
 def native_backend(dtype: torch.dtype) -> NativeBackend | None:
     """The C backend for a dtype, or None if there is none."""
@@ -347,7 +329,8 @@ def native_backend(dtype: torch.dtype) -> NativeBackend | None:
     if library is None:
         return None
     try:
-        return _assemble(library, torch_library(), dtype)
+        gemm = matrix_product(torch_library(), dtype)
+        return NativeBackend(library, gemm, dtype)
     except (BuildError, OSError, AttributeError) as error:
         warn(str(error))
         return None
@@ -362,20 +345,46 @@ def kernels_origin() -> str:
     return f"none: {' '.join(reasons) or origin}"
 
 
-def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> NativeBackend:
-    """The C backend that multiplies matrices with this BLAS.
+# the type of both backends, for annotations outside of this folder
+Backend = TorchBackend
 
-    OpenMP's threads will call the BLAS, so it must not start threads of its own.
+_torch = TorchBackend()
+# the backend for each dtype that `backend_for` has seen
+_backends: dict[object, Backend] = {}
+# how many `only_torch` contexts are active
+_switched_off = 0
 
-    Raises:
-        AttributeError: if the BLAS does not export its matrix product.
-        BuildError: if the BLAS has its own threads, or gives a wrong product.
+
+def backend_for(*tensors: Tensor | None) -> Backend:
+    """The backend for these tensors: C if it can read all of them, otherwise torch.
+
+    C reads plain contiguous tensors on the CPU, all float32 or all float64. Inside a
+    dispatch mode, such as FakeTensorMode or a FLOP counter, torch computes everything:
+    the mode cannot see what C does, and tensors made in the mode may have no memory.
     """
-    # 0 means no threads, 1 OpenBLAS's own threads, and 2 OpenMP
-    parallel = getattr(blas, "openblas_get_parallel", None)
-    if parallel is not None and parallel() not in (0, 2):
-        raise BuildError(
-            "the OpenBLAS of this torch has threads of its own, and may hang if OpenMP "
-            "threads call it. Install a torch whose BLAS uses OpenMP."
-        )
-    return NativeBackend(library, getattr(blas, PRECISIONS[dtype].gemm), dtype)
+    first = tensors[0]
+    assert first is not None
+    dtype = first.dtype
+    backend = _backends.get(dtype)
+    if backend is None:
+        backend = _backends[dtype] = native_backend(dtype) or _torch
+    if backend is _torch or _switched_off or dispatch_modes():
+        return _torch
+    for X in tensors:
+        if X is not None and address(X, dtype) is None:
+            return _torch
+    return backend
+
+
+@contextmanager
+def only_torch() -> Iterator[None]:
+    """A context in which `backend_for` always chooses torch, in all threads.
+
+    This is for tests and benchmarks, and for a profiler that should see every product.
+    """
+    global _switched_off  # noqa: PLW0603 - a switch for the whole process
+    _switched_off += 1
+    try:
+        yield
+    finally:
+        _switched_off -= 1

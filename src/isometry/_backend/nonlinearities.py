@@ -1,4 +1,4 @@
-"""The nonlinearities of a recurrence, in torch's operations.
+"""The nonlinearities of a recurrence, computed with torch operations.
 
 A state is a row of real numbers. A complex state is a row of pairs of real and
 imaginary parts.
@@ -96,11 +96,12 @@ def _complex_modrelu_adjoint_(
 
 
 def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
-    r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$, complex z.
+    r"""Smooth modReLU, $z \max(m + b, 0) / (m + \epsilon)$, for a complex z.
 
-    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU. The result is
-    NaN if $|z|^2$ overflows, in float32 above $|z| = 1.8 \cdot 10^{19}$. To compute m
-    without overflow would take half again as long.
+    Here $m = \sqrt{|z|^2 + \epsilon}$. Unlike modReLU, the function has a derivative at
+    $z = 0$ if $\epsilon > 0$. The result is NaN if $|z|^2$ overflows, which in float32
+    happens above $|z| = 1.8 \cdot 10^{19}$. Computing $m$ without overflow would take
+    1.5 times as long.
     """
     m = (z.real.square() + z.imag.square() + epsilon).sqrt()
     return z * (torch.relu(m + b) / (m + epsilon))

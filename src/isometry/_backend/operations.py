@@ -4,16 +4,17 @@ Every product writes into existing memory, with `out=` or in place, so autocast 
 change its dtype.
 
 A polynomial of skew matrices is computed in one tensor `W` of shape
-(slots, batch, n, n). The first slots hold $A$, $A^2$ and perhaps $A^4$, the next ones
-the products $P_3, P_4, \ldots$:
+(slots, batch, n, n). The first slot holds $A$. The next slots hold the products $P_1$,
+$P_2$ and so on. The first product is $A^2$, and the second may be $A^4$. Each later
+product has two factors, and the result is the last product plus a matrix $F$:
 
 $$ P_j = L_j R_j, \qquad
-   L_j, R_j \in \operatorname{span}(I, A, A^2, A^4, P_3, \ldots, P_{j-1}), \qquad
-   p(A) = L_m R_m + F, $$
+   L_j, R_j \in \operatorname{span}(I, A, P_1, \ldots, P_{j-1}), \qquad
+   p(A) = L_m R_m + F. $$
 
-with $F$ a linear combination of $I$ and all slots. The last product is added to the
-result and has no slot. A linear combination is stored as a row of coefficients, one for
-each slot.
+Here $m$ is the number of products, and $F$ is a linear combination of $I$ and all
+slots. The last product is added to the result and has no slot. A linear combination is
+stored as a row of coefficients, one for each slot.
 """
 
 from dataclasses import dataclass, field

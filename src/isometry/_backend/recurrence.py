@@ -39,7 +39,7 @@ class Cell(NamedTuple):
     m: Tensor | None = None
 
     def smoothing(self, begin: int, end: int) -> tuple[float, Tensor] | None:
-        """The epsilon of smooth modReLU, and the moduli of some rows of states."""
+        """Epsilon and the moduli of some rows, for smooth modReLU; otherwise None."""
         return None if self.m is None else (self.sigma.epsilon, self.m[begin:end])
 
 
@@ -90,7 +90,7 @@ class TimeSteps:
     @property
     def is_equal(self) -> bool:
         """Whether all sequences have the same length."""
-        # not `not self.sizes`, which Dynamo cannot trace
+        # `not self.sizes` would be shorter, but Dynamo cannot trace it
         return len(self.sizes) == 0 or self.sizes[0] == self.sizes[-1]
 
     def cut(self, length: int | None) -> list[tuple["TimeSteps", slice]]:

@@ -19,7 +19,7 @@ from isometry._torch import offset_of_tensor
 UnchangedCheck = Callable[[], bool]
 
 # The functions of torch that bytes.c calls, in the order of `torch_api` in that file.
-# `c_watch` adds the last one, which depends on the version of torch.
+# `c_watch` appends one more function, which depends on the version of torch.
 _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides")
 
 
@@ -49,10 +49,10 @@ _callbacks: list[Any] = []
 
 
 def _element_size(get_dtype: Any, offset: int) -> Any:
-    """A function that C can call: torch's number for a dtype -> its size in bytes.
+    """A function that C can call to get the size of a dtype in bytes.
 
-    Torch 2.7 has no such function in its C interface. C calls this one once for each
-    new tensor that it watches.
+    Its argument is torch's number for the dtype. Torch 2.7 has no such function in its
+    C interface. C calls our function once for each new tensor that it watches.
     """
     sizes, code = {}, ctypes.c_int32()
     # the dtypes of weights, and of the tensors from which weights are computed

@@ -59,7 +59,7 @@ struct facts {
 /* The record of a tensor at the time when `watch` was called, with the digests of its
  * pieces. The record of the next tensor follows in memory. */
 struct watched {
-    /* the at::Tensor inside a Python tensor, and the bytes that its entries fill */
+    /* the at::Tensor inside a Python tensor, and how many bytes its entries fill */
     void *tensor;
     int64_t bytes;
     struct facts then;
@@ -149,8 +149,8 @@ static void digest(const char *from, int64_t bytes, char *out)
         memcpy(last, from + bytes - rest, (size_t)rest);
         absorb(states, last, 1);
     }
-    /* One after the other, not in pairs: without AES, STEP(x, y) is STEP(y, x), so a
-     * swap of the data of two paired lanes would go unnoticed. */
+    /* absorbed one by one, not in pairs: without AES, STEP(x, y) is STEP(y, x), so a
+     * swap of the data of two paired lanes would go unnoticed */
     block all = {0};
     for (int j = 0; j < LANES; j++)
         all = STEP(all, states[j]);

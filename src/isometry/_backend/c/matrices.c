@@ -17,7 +17,7 @@ int omp_get_max_threads(void);
  * because the right factor, which all panels share, stays in the second-level cache. */
 #define SPLIT_UP_TO 512
 /* The number of panels in which A A is computed. A panel has about 32 rows, or 96 if n is
- * above SPLIT_UP_TO. It ends at the diagonal, so each is wider than the one above it. */
+ * above SPLIT_UP_TO. Panels end at the diagonal, so lower panels are wider. */
 #define PANELS(n) MAX(1, (n) / ((n) <= SPLIT_UP_TO ? 32 : 96))
 
 /* How many entries of each matrix are combined at a time. If there are several linear

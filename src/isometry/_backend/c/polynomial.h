@@ -103,7 +103,7 @@ typedef struct {
 } NAME(combined_t);
 
 /* Adds the contributions of up to three linear combinations to the gradients g of the
- * slots `first` to k - 1. With `overwrite`, g does not hold anything yet. */
+ * slots `first` to k - 1. With `overwrite`, g holds nothing yet and is overwritten. */
 static void NAME(distribute)(const NAME(combined_t) *combined, long count, REAL *g,
                              long first, long k, long m, long overwrite)
 {

@@ -61,7 +61,7 @@ static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1.
 /* If the larger of |x| and |y| is between SQUARES_FROM and SQUARES_UP_TO, x^2 + y^2 is
  * finite. It is also so large that a square which is flushed to zero is below the
  * rounding error of the sum. Larger finite numbers times SHRINK are in this range, and
- * smaller normal numbers times ENLARGE. */
+ * so are smaller normal numbers times ENLARGE. */
 #define SQUARES_UP_TO 0x1p62f
 #define SHRINK 0x1p-66f
 #define SQUARES_FROM 0x1p-50f

@@ -11,7 +11,8 @@ typedef struct {
     const REAL *W, *b;
     /* the states before the first time step, of sizes[0] sequences */
     const REAL *h0;
-    /* for smooth modReLU, sqrt(|z|^2 + epsilon) for every complex entry; else NULL */
+    /* for smooth modReLU, sqrt(|z|^2 + epsilon) for every complex argument z of sigma;
+     * else NULL */
     REAL *moduli;
     const long *starts, *sizes;
     /* `length` is the number of time steps */
@@ -191,7 +192,7 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
                 const REAL x = h[2 * i] * back, y = h[2 * i + 1] * back;
                 const REAL dot = x * d[2 * i] + y * d[2 * i + 1];
                 /* The derivative of g with respect to m, times 1 / m, is `slope` divided
-                 * by (m + epsilon)^2. x, y and `dot` each contain one division. */
+                 * by (m + epsilon)^2. x, y and `dot` each contain 1 / (m + epsilon). */
                 const REAL slope = (epsilon - b[i]) / m;
                 d[2 * i] = g == 0 ? 0 : g * d[2 * i] + slope * dot * x;
                 d[2 * i + 1] = g == 0 ? 0 : g * d[2 * i + 1] + slope * dot * y;
@@ -267,7 +268,7 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, const NAME(recurrence_t) *r, REAL *D,
             if (t < 0)
                 break;
             NAME(activate_adjoint)(r, D, H, db + thread * n, begin, rows);
-            /* Gather the rows of dW += d_t^T h_{t-1}. If there is no room for them,
+            /* Gather rows d_t and h_{t-1} for dW += d_t^T h_{t-1}. If there is no room,
              * first multiply all rows gathered so far, in one product. */
             const REAL *previous = t ? H + starts[t - 1] * n : r->h0;
             if (gathered + rows > capacity) {
