@@ -5,7 +5,6 @@ on the meta device, because all three create new parameters. So the module itsel
 attribute, which maps the names of tensors to their manifolds.
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from isometry._torch import autocast_off
 from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold
 
@@ -23,6 +23,8 @@ _ATTRIBUTE = "_isometry_manifolds"
 # All `Declarations` with guarded names. A hook runs before the step of any optimizer
 # and checks all of them, since torch does not say which modules an optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
+# the handle of that hook; the list is empty until the hook is installed
+_guards: list[Any] = []
 
 
 @dataclass(eq=False)
@@ -47,7 +49,7 @@ class Declarations:
 
     def __post_init__(self) -> None:
         if self.guarded:
-            guard_steps()
+            _guard_steps()
             _GUARDED.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -81,8 +83,8 @@ def declare(
         The module.
 
     Raises:
-        TypeError: if there is no such parameter, `manifold` is not a manifold, or one
-            of the two is real and the other is complex.
+        TypeError: if there is no such parameter, `manifold` is not a manifold, or the
+            parameter is real and the manifold is complex, or the other way round.
         ValueError: if the parameter is constrained already, or is not a point of the
             manifold.
     """
@@ -100,7 +102,9 @@ def declare(
             f"`name` must be a parameter of the module; {type(module).__name__} has "
             f"no parameter {name!r}. Its parameters are {list(parameters)}."
         )
-    manifold.check_point(points(parameters[name], manifold), name=name)
+    Q = points(parameters[name], manifold)
+    with autocast_off(Q.device):
+        manifold.check_point(Q, name=name)
     record(module, name, manifold, guarded=True)
     return module
 
@@ -205,16 +209,16 @@ def declared_parameters(
     return list(entries.values())
 
 
-@functools.cache
-def guard_steps() -> None:
+def _guard_steps() -> None:
     """Make every optimizer that ignores a declared manifold raise before its step.
 
     Torch's optimizers accept unknown options in a parameter group, such as `manifold`.
     Without this check, their steps would silently move the parameter off its manifold.
     """
-    # a compiled step must call the hook, not trace it
-    eager: Any = torch.compiler.disable
-    register_optimizer_step_pre_hook(eager(_check_step))
+    if not _guards:
+        # a compiled step must call the hook, not trace it
+        eager: Any = torch.compiler.disable
+        _guards.append(register_optimizer_step_pre_hook(eager(_check_step)))
 
 
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:

@@ -6,15 +6,18 @@ A Newton-Schulz step squares the defect, up to a factor.
 import torch
 from torch import Tensor
 
+from isometry._torch import autocast_off
+
 
 def identity(X: Tensor) -> Tensor:
-    """The k x k identity, for `X` with k columns, in the dtype and device of `X`."""
+    """The k x k identity, for `X` with k columns, with the dtype and device of `X`."""
     return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
 
 
 def defect(Q: Tensor) -> Tensor:
     r"""The matrix $I - Q^H Q$, which is zero if the columns of `Q` are orthonormal."""
-    return identity(Q) - Q.mH @ Q
+    with autocast_off(Q.device):
+        return identity(Q) - Q.mH @ Q
 
 
 def unitarity_defect(Q: Tensor) -> Tensor:
@@ -28,7 +31,8 @@ def newton_schulz(Q: Tensor) -> Tensor:
     Some functions write the step out, because they already have a part of it. For
     example, the exponential has $Q - I$, and the polar retraction has $Q^H Q$.
     """
-    return Q + Q @ (defect(Q) / 2)
+    with autocast_off(Q.device):
+        return Q + Q @ (defect(Q) / 2)
 
 
 def after_newton_schulz(e: float) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from isometry._checks import check_is_tensor, check_same_shape
 from isometry._dtypes import HALF, in_float32_or_wider
 from isometry._orthonormal import unitarity_defect
+from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold, AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
@@ -68,7 +69,9 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
         """Check `W`, set the buffer for it, and return its coordinates."""
-        return self.start(self.point(W))
+        check_is_tensor(W, name="value")
+        with autocast_off(W.device):
+            return self.start(self.point(W))
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
@@ -122,11 +125,9 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         """The weight `W` as points: checked, in float32 or wider, and polished.
 
         Raises:
-            TypeError: if `W` is not a tensor.
             ValueError: if `W` does not have the shape and dtype of the weight, or is
                 not on the manifold.
         """
-        check_is_tensor(W, name="value")
         like = torch.empty(self.layout.shape, dtype=self.dtype, device=W.device)
         check_same_shape(like, W, names=("weight", "value"))
         Q = self.layout.points(in_float32_or_wider(W))
@@ -195,7 +196,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
 
 def _decoded(saved: Tensor) -> str:
     """The name that `_map_bytes` has encoded, or the numbers if they are no name."""
-    # casting a whole checkpoint makes floating-point numbers of the bytes
+    # casting a whole checkpoint turns the bytes into floating-point numbers
     try:
         return bytes(map(int, saved.tolist())).decode()
     except (ValueError, OverflowError):

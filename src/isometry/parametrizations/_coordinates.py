@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from isometry._dtypes import HALF
-from isometry._torch import version
+from isometry._torch import autocast_off, version
 from isometry.parametrizations._cache import Memory, read_weight
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._initial import initial_point
@@ -109,8 +109,9 @@ class Coordinates(ParametrizationList):
 
         Inside the context, the parameter holds the weight instead of the coordinates,
         and a read of the weight returns the parameter. If the function has written to
-        the parameter, the weight is then moved to the nearest point, or to a point that
-        the `init` of the constraint draws. Otherwise the weight does not change.
+        the parameter, the weight afterwards starts at the point nearest to what was
+        written, or where the `init` of the constraint says. Otherwise the weight does
+        not change.
         """
         X = self.original
         with torch.no_grad():
@@ -131,8 +132,10 @@ class Coordinates(ParametrizationList):
     def _start_near(self, W: Tensor) -> Tensor:
         """Start near `W`, or where `init` says, and return the coordinates."""
         constraint, manifold = self.constraint, self.constraint.manifold
-        Q = initial_point(manifold, constraint.layout.points(W), constraint.init, None)
-        return constraint.start(manifold.polish(Q))
+        points = constraint.layout.points(W)
+        with autocast_off(W.device):
+            Q = initial_point(manifold, points, constraint.init, None)
+            return constraint.start(manifold.polish(Q))
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any

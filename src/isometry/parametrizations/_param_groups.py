@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from isometry._checks import check_not_negative
-from isometry._declare import declared_parameters, guard_steps
+from isometry._declare import declared_parameters
 from isometry.groups import AbstractManifold
 from isometry.parametrizations._coordinates import constrained
 
@@ -25,9 +25,9 @@ def param_groups(
     rates to one value, such as `OneCycleLR` with a single `max_lr`, undoes the ratio:
     give it a list of rates. `LBFGS` does not accept parameter groups.
 
-    Parameters that `isometry.declare` has put on a manifold form one parameter group
-    for each manifold, for the optimizers of `isometry.optim`, which update parameters
-    of equal shape as one batch. With any other optimizer the parameters would leave the
+    Parameters that were declared with `isometry.declare` form one parameter group for
+    each manifold, for the optimizers of `isometry.optim`, which update parameters of
+    equal shape as one batch. With any other optimizer the parameters would leave the
     manifold, so the first step of such an optimizer raises.
 
     Args:
@@ -53,7 +53,6 @@ def param_groups(
     not_plain = set(slow)
     by_manifold: dict[AbstractManifold, list[nn.Parameter]] = {}
     for _, p, manifold in declared_parameters(module):
-        guard_steps()
         by_manifold.setdefault(manifold, []).append(p)
         not_plain.add(id(p))
     plain = [p for p in module.parameters() if id(p) not in not_plain]

@@ -25,14 +25,14 @@ _log = logging.getLogger("isometry")
 
 @dataclass(eq=False, repr=False)
 class Trivialization(AbstractConstraint[AbstractRetraction]):
-    r"""$X \mapsto B\,\phi(\operatorname{alg} X)$: a manifold around a point $B$.
+    r"""A parametrization $X \mapsto B\,\phi(\operatorname{alg} X)$ around a point $B$.
 
     $\operatorname{alg}$ turns free coordinates into an element of the Lie algebra, and
     $\phi$ is the exponential or another map, such as the Cayley map. On a manifold that
-    is not a group, such as a sphere, the weight is the end of a curve that starts at
-    $B$, and its velocity there is the tangent part of $X$. For the exponential, this
-    curve is a geodesic, and for other maps it is an approximation of one. The base $B$
-    is a buffer. During training it moves only between optimizer steps; assigning a
+    is not a group, such as a sphere, the weight is the end of a curve. The curve starts
+    at $B$, and its velocity at $B$ is the tangent part of $X$. For the exponential,
+    this curve is a geodesic, and for other maps it is an approximation of one. The base
+    $B$ is a buffer. During training it moves only between optimizer steps; assigning a
     value to the weight moves it, too.
 
     The exponential reaches the whole component of $B$. On a group, it is a
@@ -44,7 +44,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         layout: how the weight is arranged as points of the manifold.
         retraction: the map $\phi$.
         dtype: dtype of the weight.
-        init: where the weight started.
+        init: where the weight starts, at first and in `reset_parameters`.
         buffer: $B$, in the shape of the weight; None fixes the base at the origin.
         rebase_every: move the base to the weight after this many optimizer steps.
         rebase_radius: move the base when an estimate of the largest angle of the
@@ -112,7 +112,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         coordinates that moves the weight in the same way.
 
         Args:
-            X: the coordinates. The caller must set them to zero afterwards.
+            X: the coordinates. If there is a base, the caller must set them to zero
+                afterwards; without a base, this method does nothing.
             velocities: tensors of the shape of `X`.
 
         Returns:
@@ -162,9 +163,9 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         return self.manifold.polish(self.manifold.nearest(Q))
 
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Orthogonalize a base that was saved in half precision.
+        """Check a saved base, and remove the rounding errors of half precision.
 
-        A checkpoint without a step counter gets one that starts at zero.
+        A checkpoint without a step counter gets a counter that is zero.
         """
         base = state.get(f"{prefix}base")
         # A safetensors file holds the tensors of only one of two tied weights. Loading
@@ -178,7 +179,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         if base.is_meta or type(base) not in PLAIN:
             return None
         Q = self.layout.points(in_float32_or_wider(base))
-        defect = self.manifold.worst_defect(Q)
+        with autocast_off(Q.device):
+            defect = self.manifold.worst_defect(Q)
         bound = rounding_bound(self.manifold, torch.bfloat16)
         if not defect <= bound:
             got = f"a defect of {defect:.1e}, above {bound:.1e}"
@@ -192,7 +194,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
                 f"`isometry.load_foreign`."
             )
         if defect > self.manifold.tolerance(Q.dtype):
-            state[f"{prefix}base"] = self.layout.weight(self._nearest(Q))
+            with autocast_off(Q.device):
+                state[f"{prefix}base"] = self.layout.weight(self._nearest(Q))
         return None
 
     @torch.no_grad()

@@ -1,0 +1,81 @@
+"""Inside `torch.autocast`, weights are made, assigned, loaded and checked in full.
+
+Products of float32 matrices are computed in bfloat16 there, which has 8 bits. All tests
+but the one of plain checkpoints failed before these functions switched autocast off.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import isometry
+from isometry.groups import SO, Stiefel
+from isometry.optim import RiemannianSGD
+
+
+@pytest.fixture(autouse=True)
+def autocast() -> Iterator[None]:
+    """Autocast to bfloat16 for the whole test."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield
+
+
+def rotation(n: int) -> torch.Tensor:
+    """A rotation, orthogonal up to rounding in single precision."""
+    return SO(n).random(dtype=torch.float64).float()
+
+
+@pytest.mark.parametrize("options", [{}, {"use_trivialization": False, "det": 1}])
+def test_a_layer_keeps_its_weight_when_it_is_constrained(options):
+    layer = nn.Linear(6, 6)
+    Q = rotation(6)
+    layer.weight.data = Q.clone()
+    isometry.orthogonal(layer, **options)
+    assert_close(layer.weight, Q)
+    assert isometry.diagnose(layer)["weight"].orthogonality_error < 1e-6
+
+
+def test_recurrent_layers_can_be_made():
+    layer = isometry.nn.ExpRNN(2, 16)
+    (found,) = isometry.diagnose(layer).values()
+    assert found.orthogonality_error < 1e-6
+
+
+def test_an_orthogonal_matrix_is_assigned_as_it_is():
+    layer = isometry.orthogonal(nn.Linear(6, 6))
+    Q = rotation(6)
+    layer.weight = Q
+    assert_close(layer.weight, Q)
+
+
+def test_a_checkpoint_loads_the_weight_that_was_saved():
+    layer = isometry.orthogonal(nn.Linear(6, 6))
+    other = isometry.orthogonal(nn.Linear(6, 6))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.weight, layer.weight)
+
+
+def test_a_plain_checkpoint_loads_the_weight_that_was_saved():
+    plain = nn.Linear(6, 6)
+    plain.weight.data = rotation(6)
+    layer = isometry.orthogonal(nn.Linear(6, 6))
+    isometry.load_foreign(layer, plain.state_dict())
+    assert_close(layer.weight, plain.weight)
+
+
+def test_a_point_is_declared_as_it_is():
+    layer = nn.Linear(4, 8)
+    layer.weight.data = Stiefel(8, 4).random(dtype=torch.float64).float()
+    isometry.declare(layer, Stiefel(8, 4))
+    RiemannianSGD(isometry.param_groups(layer, lr=0.1), lr=0.1)
+    found = isometry.diagnose(layer)["weight"]
+    assert found.orthogonality_error < 1e-6
+
+
+def test_initializers_leave_a_point_of_the_manifold():
+    layer = isometry.orthogonal(nn.Linear(6, 6))
+    layer.reset_parameters()
+    assert isometry.diagnose(layer)["weight"].orthogonality_error < 1e-6
