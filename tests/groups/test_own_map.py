@@ -53,6 +53,21 @@ class TwoHalves(AbstractRetraction):
 
 
 @dataclass(frozen=True)
+class Mirrored(Exp):
+    """The exponential, with a method `around` of its own."""
+
+    def around(self, X: Tensor, B: Tensor | None) -> Tensor:
+        return super().around(-X, B)
+
+
+@pytest.mark.parametrize("reach", [None, 6.0])
+def test_a_subclass_of_the_exponential_overrides_around(reach, rng):
+    """With a reach, the method of the subclass used to be ignored."""
+    X = torch.randn(3, 3, dtype=torch.float64, generator=rng)
+    assert_close(O(3).point(X, None, Mirrored(reach)), Exp().around(-X, None))
+
+
+@dataclass(frozen=True)
 class Uneven(TwoHalves):
     """TwoHalves without the claim of equivariance."""
 

@@ -182,8 +182,9 @@ class AmbientFrame(AbstractFrame):
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """The Riemannian gradient."""
-        # a copy, since the update rule may overwrite it, and a manifold of the user's
-        # may return `G` itself, which is the gradient of the parameter
+        # Copy, because the update rule may overwrite the result. A manifold defined by
+        # a user may return `G` itself, the gradient of the parameter, which must not
+        # change.
         return self.reals(self.manifold.gradient(Q, G).clone())
 
     def square(self, V: Tensor) -> Tensor:
@@ -219,12 +220,12 @@ class TallFrame(AbstractFrame):
        J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
 
     $P$ is a rotation of $Q$ for any $Z$, even if $Q^H E_\perp$ is not exactly zero. In
-    practice it is not zero: its rounding error is proportional to the Euclidean
-    gradient, which may be much larger than $E$.
+    practice $Q^H E_\perp$ is a rounding error in proportion to the Euclidean gradient,
+    which may be much larger than $E$.
 
-    For Cayley and Pade, their rational function replaces the exponential. Maps without
-    `quotient`, such as polar and qr, and steps longer than about a radian use
-    `Stiefel.step` instead. Vectors are transported by
+    For Cayley and Pade, their rational function replaces the exponential. Steps longer
+    than about a radian use `Stiefel.step` instead, and so do all steps by maps without
+    `quotient`, such as polar and qr. Vectors are transported by
 
     $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
 

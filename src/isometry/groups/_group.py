@@ -216,7 +216,10 @@ class AbstractGroup(AbstractManifold):
     def point(
         self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
-        r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra."""
+        r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra.
+
+        Here $\phi$ is the retraction at the identity.
+        """
         # Every read of a weight calls this method, with a map that was checked before.
         # Skip `resolve` in that case, because it takes time.
         if not isinstance(retraction, AbstractRetraction) or not isinstance(
@@ -231,7 +234,10 @@ class AbstractGroup(AbstractManifold):
     def coordinates(
         self, P: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
-        r"""Coordinates of an $A$ in the Lie algebra with $B\,\phi(A) = P$."""
+        r"""Coordinates of an $A$ in the Lie algebra with $B\,\phi(A) = P$.
+
+        Here $\phi$ is the retraction at the identity.
+        """
         retraction = self.resolve(retraction)
         Q = newton_schulz(P if B is None else B.mH @ P)
         if retraction.is_exponential:

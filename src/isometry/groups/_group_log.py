@@ -67,7 +67,7 @@ def with_derivative(Q: Tensor, A: Tensor) -> Tensor:
 
 
 class _Known(Logm):
-    """A logarithm whose value is known. This function only adds the derivative."""
+    """A logarithm whose value is known: this function only adds the derivative."""
 
     @staticmethod
     def forward(_Q: Tensor, A: Tensor) -> Tensor:
@@ -80,9 +80,9 @@ class _InAlgebra(Implicit):
     The function is defined by the condition that $\log(e^{-A} Q)$ is normal to the
     algebra. If `Q` is in the group, `A` is a logarithm of `Q`; otherwise $e^A$ is a
     point of the group close to `Q`. The derivative of $\exp$ is inverted only within
-    the algebra. On all skew matrices it may be singular: a quarter turn in SO(3) acts
-    on traceless symmetric matrices with the angles $\pi$ and $-\pi$, which differ by
-    $2 \pi$.
+    the algebra, because on the space of all skew matrices it may be singular. For
+    example, a quarter turn in SO(3), as a map of the traceless symmetric matrices, has
+    the angles $\pi$ and $-\pi$, which differ by $2 \pi$.
     """
 
     @staticmethod
@@ -232,8 +232,9 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
 
     $$ \sum_a c_a w_{aj} = \theta_j + 2 \pi k_j $$
 
-    for integers $k_j$. Small integers are tried for as many independent columns $j$ as
-    determine $c$, and the shortest $A$ that fits the other columns too is returned.
+    for integers $k_j$. Choose independent columns $j$ of $w$, as many as $c$ has
+    entries. The $k_j$ of these columns determine $c$, and small integers are tried for
+    them. The result is the shortest $A$ that also fits the other columns.
 
     Args:
         Q: one matrix, `(n, n)`.

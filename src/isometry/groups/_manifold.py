@@ -105,22 +105,21 @@ class AbstractManifold(ABC):
         """
 
     @property
-    def rank(self) -> int:
-        """Number of angles that `from_angles` takes.
+    def rank(self) -> int | None:
+        """Number of angles that `from_angles` takes; None if there is no such torus.
 
-        In most groups this is the dimension of a maximal torus.
+        In a group this is the dimension of a maximal torus; SU(n) takes one angle more,
+        and subtracts the mean.
         """
-        raise ValueError(
-            f"`rank` must be the dimension of a maximal torus; {self} has no `rank`. "
-            f"Define it in the class, and `from_angles` or, in a group, `torus`."
-        )
+        return None
 
     def from_angles(self, theta: Tensor) -> Tensor:
         """The origin, moved by the element of a maximal torus with angles `theta`."""
         del theta
         raise ValueError(
             f"`theta` must be the angles of a maximal torus; {self} has no such torus. "
-            f"Use `random` or `origin`."
+            f"Use `random` or `origin`, or define `rank` and `from_angles` or, in a "
+            f"group, `torus`."
         )
 
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
@@ -168,7 +167,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def nearest(self, X: Tensor) -> Tensor:
-        """Point closest to `X` in the Frobenius norm, in some groups only nearly."""
+        """Point nearest to `X` in the Frobenius norm; in some groups, approximately."""
 
     def polish(self, Q: Tensor) -> Tensor:
         """`Q` with its rounding errors removed; by default, the nearest point."""
@@ -211,7 +210,7 @@ class AbstractManifold(ABC):
         return self.retract(Q, E, EXP)
 
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The point that `retract` reaches, for optimizers. It may have no gradient."""
+        """Like `retract`, for optimizers: the result need not be differentiable."""
         return self.retract(Q, E, retraction)
 
     def frame(self) -> AbstractFrame:
@@ -263,13 +262,17 @@ class AbstractManifold(ABC):
 
         Raises:
             TypeError: on the meta device and in FakeTensorMode.
-            ValueError: if there are no points, if there is not one finite weight for
-                each point or their sum is 0, or if the iteration does not converge.
+            ValueError: if there are no points, or one is not on the manifold; if
+                `weights` is not one finite number for each point, with a nonzero sum;
+                or if the iteration does not converge.
         """
         return mean(self, Q, weights)
 
     def tolerance(self, dtype: torch.dtype) -> float:
-        r"""Largest allowed `defect`: $10\, n \max(4, \sqrt n)\, \varepsilon$."""
+        r"""Largest allowed `defect`: $10\, n \max(4, \sqrt n)\, \varepsilon$.
+
+        Here $n$ is the largest number in `shape`, but at least 1.
+        """
         # The bound accepts the orthogonal matrices that torch computes. Points that we
         # compute have smaller defects, which tests/groups/test_membership.py measures.
         # The largest defects occur in U(1): 4 n eps for samples, 6 n eps for products
@@ -324,7 +327,7 @@ class AbstractManifold(ABC):
             self.check_tensor(Q, name=name)
 
     def check_point(self, Q: Tensor, *, name: str) -> None:
-        """Raise the error `refusal` unless every `Q` is a point."""
+        """Raise the error that `refusal` returns, unless every `Q` is a point."""
         self.check_tensor(Q, name=name)
         # meta and fake tensors have no numbers that could be wrong
         defect = 0.0 if is_fake(Q) else self.worst_defect(Q)

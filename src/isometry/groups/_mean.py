@@ -17,7 +17,7 @@ _ITERATIONS = 100
 
 
 def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean of the points `Q` along their first axis. All arguments are checked."""
+    """Check all arguments, and return the mean of `Q` along its first axis."""
     manifold.check_tensor(Q, name="Q")
     check_has_numbers(Q, name="Q")
     manifold.check_point(Q.detach(), name="Q")

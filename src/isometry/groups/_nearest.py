@@ -1,4 +1,4 @@
-"""The nearest rotation or unitary matrix, determinants, and norms.
+"""The nearest rotation or unitary matrix, determinants, norms, and normal parts.
 
 A matrix that contains NaN does not affect the results for the other matrices of its
 batch.
@@ -60,7 +60,7 @@ def turn_last_column(Q: Tensor) -> Tensor:
 def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The rotation Q in X = Q H, and the eigenvalues and eigenvectors of H.
 
-    The last eigenvalue may have either sign.
+    H is symmetric. Its last eigenvalue may have either sign.
     """
     U, s, Vh = torch.linalg.svd(X)
     sign = (determinant(U) * determinant(Vh)).sgn()[..., None]
@@ -71,7 +71,7 @@ def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _NearestRotation(PolarFactor):
-    """The nearest rotation Q. Its derivative follows from X = Q H, as in `polar`."""
+    """The nearest rotation Q, whose derivative follows from X = Q H, as in `polar`."""
 
     forward = staticmethod(_rotation_and_rest)
 
@@ -102,8 +102,8 @@ def krylov_norm(A: Tensor) -> Tensor:
     V = v
     for _ in range(min(_KRYLOV, n) - 1):
         v = A @ v
-        # Twice: if A has low rank, all but rounding errors may cancel in the first
-        # pass, and these errors are not orthogonal to V.
+        # Orthogonalize twice. If A has low rank, the first pass may leave only rounding
+        # errors, which are not orthogonal to V.
         for _ in range(2):
             v = v - V @ (V.mH @ v)
         size = torch.linalg.vector_norm(v, dim=-2, keepdim=True)

@@ -66,7 +66,7 @@ class SO(AbstractOrthogonal):
     def refusal(
         self, Q: Tensor, bound: float, dtype: torch.dtype, *, name: str, projection: str
     ) -> ValueError:
-        """The error for a batch `Q`; it reports negative determinants."""
+        """The error for a `Q` outside SO(n); it also reports negative determinants."""
         det, defect = determinant(Q), unitarity_defect(Q)
         reflection = det < 0
         # matrices that have a negative determinant and are not orthogonal either

@@ -62,9 +62,11 @@ class Product(AbstractGroup):
         return sum(factor.dimension for factor in self.factors)
 
     @property
-    def rank(self) -> int:
-        """The sum of the factors' ranks."""
-        return sum(factor.rank for factor in self.factors)
+    def rank(self) -> int | None:
+        """The sum of the factors' ranks; None if a factor has no rank."""
+        ranks = [factor.rank for factor in self.factors]
+        known = [rank for rank in ranks if rank is not None]
+        return sum(known) if len(known) == len(ranks) else None
 
     def algebra(self, X: Tensor) -> Tensor:
         """Elements of the factors' algebras, from the blocks on the diagonal of `X`."""
@@ -91,7 +93,7 @@ class Product(AbstractGroup):
 
     def torus(self, theta: Tensor) -> Tensor:
         """An element of each factor's torus, with the factor's part of the angles."""
-        angles = theta.split([factor.rank for factor in self.factors], -1)
+        angles = theta.split([factor.rank or 0 for factor in self.factors], -1)
         pairs = zip(self.factors, angles, strict=True)
         return _block_diagonal([factor.torus(part) for factor, part in pairs])
 

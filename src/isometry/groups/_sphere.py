@@ -62,7 +62,10 @@ class Sphere(AbstractManifold):
         return self.resolve(retraction).vector(E, Q)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        """Direction from `Q` to `P` (any if `P = -Q`), times the angle between them."""
+        """Direction from `Q` to `P`, times the angle between them.
+
+        If `P = -Q`, all directions lead from `Q` to `P`, and one of them is chosen.
+        """
         self.check_tensors(Q=Q, P=P)
         self._check_component(Q, P)
         # project twice: for opposite points the first projection gives mostly rounding
@@ -76,7 +79,8 @@ class Sphere(AbstractManifold):
         with torch.no_grad():
             axis = torch.nn.functional.one_hot(Q.abs().argmin(-1), self.n).to(Q)
             other = self.project(Q, axis)
-            # not `nearest`: in S^0, `other` is zero, and the logarithm must be NaN
+            # Do not use `nearest`, which maps zero to the origin. In S^0, `other` is
+            # zero, and the division gives NaN: no geodesic joins the points 1 and -1.
             other = other / torch.linalg.vector_norm(other, dim=-1, keepdim=True)
         # more than the rounding error of `sine` for two opposite points
         rounding = 20 * self.n * torch.finfo(Q.dtype).eps

@@ -27,6 +27,9 @@ class Stiefel(AbstractUnrestricted):
        E^H \bigl(I - \tfrac12 Q Q^H\bigr) F, \qquad
        \dim_{\mathbb{R}} = nk - k(k+1)/2, \quad \dim_{\mathbb{C}} = 2nk - k^2. $$
 
+    The first dimension is for real matrices, and the second for complex matrices; both
+    count real degrees of freedom.
+
     This is the quotient of $O(n)$ or $U(n)$, with half of the group's metric, by the
     subgroup that leaves the first $k$ columns unchanged. Square matrices are refused:
     they form the groups $O(n)$ and $U(n)$, which have a different metric and different
@@ -77,10 +80,14 @@ class Stiefel(AbstractUnrestricted):
         return self.n if self.is_complex else self.n // 2
 
     def from_angles(self, theta: Tensor) -> Tensor:
-        """The first k columns of the rotation with the angles `theta`."""
+        """The first k columns of the rotation with the angles `theta`.
+
+        Angles that move only other columns have no effect.
+        """
         # A real rotation turns the planes of the axes (1, 2), (3, 4), and so on. So its
         # first k columns are also columns of a smaller rotation, of size k, or k + 1 if
-        # k is odd, padded with zeros.
+        # k is odd, padded with zeros. In the complex case the matrix is diagonal, so
+        # size k is enough.
         k = self.k
         group = U(k) if self.is_complex else O(k + k % 2)
         columns = group.from_angles(theta[..., : group.rank])[..., :k]
@@ -102,14 +109,15 @@ class Stiefel(AbstractUnrestricted):
     def retract(self, Q: Tensor, E: Tensor, retraction: RetractionLike = EXP) -> Tensor:
         r"""$\phi(A) Q$ with the skew $A$ that moves $Q$ along $E$.
 
-        The maps polar and qr instead return the orthonormal factor of $Q + E$. They
-        differ from exp by terms of second order in $E$. Polar approximates the
-        geodesics of another metric, the metric of the ambient space.
+        Here $\phi$ is the retraction at the identity, and `expm_tall` defines $A$. The
+        maps polar and qr instead return the orthonormal factor of $Q + E$. They differ
+        from exp by terms of second order in $E$. Polar approximates the geodesics of
+        another metric, the metric of the ambient space.
         """
         return self.resolve(retraction).tall(E, Q)
 
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The point that `retract` reaches. It may have no gradient.
+        """Like `retract`, for optimizers: the result need not be differentiable.
 
         Because no gradient is needed, polar uses no singular value decomposition, and
         qr uses Householder's decomposition only for steps above a radian.

@@ -25,10 +25,10 @@ from isometry.groups._nearest import determinant, normal_part
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
-# The search extends P by more columns to a square matrix. It begins with `_turn`, which
-# converges slowly, but even from far away. Newton's method follows. If it fails, the
-# search starts again with other additional columns. These are the limits on the steps
-# of `_turn`, on Newton's steps, and on the restarts.
+# The search adds columns to P to make it a square matrix. Then `_turn` rotates these
+# columns: it converges slowly, but even if P is far from Q. Newton's method follows. If
+# Newton's method fails, the search restarts with different additional columns. These
+# constants limit the steps of `_turn`, the steps of Newton's method, and the restarts.
 _TURNS, _SHOTS, _RESTARTS = 20, 30, 20
 # Newton's method has failed if a geodesic ends farther from P than this number times
 # the number of columns
@@ -44,16 +44,16 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     r"""Velocity at `Q` of the geodesic that reaches `P` after unit time.
 
     Let $N$ be an orthonormal basis of the part of $P$ that is orthogonal to $Q$. The
-    span of $(Q, N)$ contains the whole geodesic. In this basis $P$ is the first block
-    column of an orthogonal $V$, whose other columns may be rotated freely. They are
-    rotated until the last block of $\log V$ is zero:
+    span of $(Q, N)$ contains the whole geodesic. In this basis the coordinates of $P$
+    are the first $k$ columns of an orthogonal or unitary $V$. The other columns of $V$
+    may be rotated freely, and are rotated until the last block of $\log V$ is zero:
 
     $$ \log V = \begin{pmatrix} \Omega & -C^H \\ C & 0 \end{pmatrix},
        \qquad E = Q \Omega + N C. $$
 
     Each rotation is the exponential of minus the last block of $\log V$. This makes
     that block smaller, by about the same factor each time. After at most 20 such
-    rotations Newton's method solves $\exp_Q(E) = P$ itself. The geodesic is the
+    rotations Newton's method solves the equation $\exp_Q(E) = P$. The geodesic is the
     shortest if the distance is below about $0.9 \pi$. Beyond that, the method converged
     for every pair that we tried, but the geodesic need not be the shortest.
 
@@ -66,9 +66,9 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     Cost: up to 21 logarithms of matrices with at most $2k$ rows and, beyond a distance
     of about 1, a few steps of Newton's method. If Newton's method fails, the search
     restarts at the same cost. Each step of Newton's method, and each derivative, solves
-    a linear equation with 5 to 40 steps of conjugate gradients, and each of these costs
-    as much as two backward passes through `expm_tall`. All computations are in double
-    precision.
+    a linear equation with 5 to 40 steps of conjugate gradients. A step of conjugate
+    gradients costs as much as two backward passes through `expm_tall`. All computations
+    are in double precision.
 
     Args:
         Q: matrices with orthonormal columns.

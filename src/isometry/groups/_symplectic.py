@@ -160,10 +160,11 @@ def _quaternionic(P: Tensor, S: Tensor) -> Tensor:
 def _largest_gap(theta: Tensor) -> Tensor:
     r"""The middle of the largest gap between the $|\theta|$ in an interval below $\pi$.
 
-    `_NEAR_PI` gives the ends of the interval, which count as values of $|\theta|$. If
-    the border were a fixed number, rounding could put $\theta$ on one side and
-    $-\theta$ on the other, or separate two equal angles, whose eigenvectors are mixed.
-    Then the eigenvectors on one side would not span a quaternionic subspace.
+    `_NEAR_PI` gives the ends of the interval, which count as values of $|\theta|$. The
+    result is the border between the angles near $\pm\pi$ and the others. If the border
+    were a fixed number, rounding could put $\theta$ on one side and $-\theta$ on the
+    other, or separate two equal angles, whose eigenvectors are mixed. Then the
+    eigenvectors on one side would not span a quaternionic subspace.
     """
     low, high = (math.pi - distance for distance in reversed(_NEAR_PI))
     ascending = theta.abs().clamp(low, high).sort(-1).values

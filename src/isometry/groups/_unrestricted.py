@@ -22,7 +22,11 @@ class AbstractUnrestricted(AbstractManifold):
     maps = (AbstractMap,)
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor. For a square real `X`, a nonzero det `X` keeps its sign."""
+        """The polar factor of `X`.
+
+        If `X` is square, real and invertible, the determinants of `X` and of the result
+        have the same sign.
+        """
         return polar(X)
 
     def polish(self, Q: Tensor) -> Tensor:

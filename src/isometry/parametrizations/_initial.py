@@ -55,7 +55,7 @@ def initial_point(
 
 
 def _nearest(manifold: AbstractManifold, X: Tensor) -> Tensor:
-    """The nearest point. Raises if it is not finite although `X` is."""
+    """The nearest point; raises if it is not finite although `X` is finite."""
     Q = manifold.nearest(X)
     if is_fake(Q) or bool(Q.isfinite().all()) or not bool(X.isfinite().all()):
         return Q
@@ -75,13 +75,12 @@ def _from_torus(
     generator: torch.Generator | None,
 ) -> Tensor:
     """A point on a maximal torus, with the angles that `sampler` draws."""
-    try:
-        rank = manifold.rank
-    except ValueError as error:
+    rank = manifold.rank
+    if rank is None:
         raise ValueError(
             f"`init` must not draw angles for a manifold without a maximal torus; got "
             f"{manifold}. Use 'haar' or 'identity' instead."
-        ) from error
+        )
     theta = torch.as_tensor(
         sampler((*batch, rank), generator), dtype=torch.float64, device="cpu"
     )

@@ -58,7 +58,7 @@ def algebra(case: Case) -> None:
 
 
 def closed_forms(case: Case) -> None:
-    """The closed forms of a group agree with the defaults that use only `algebra`."""
+    """A group's own formulas agree with the defaults, which use only `algebra`."""
     G, X = _group(case), case.ambient(3)
     A = G.algebra(X)
     P = G.algebra_projection(X)
@@ -125,11 +125,9 @@ def connection(case: Case) -> None:
 def torus(case: Case) -> None:
     """If a group has a `rank`, the values of `torus` are in the algebra and commute."""
     G = _group(case)
-    try:
-        rank = G.rank
-    except ValueError:
+    if G.rank is None:
         return
-    theta = torch.randn(2, rank, dtype=torch.float64, generator=case.generator)
+    theta = torch.randn(2, G.rank, dtype=torch.float64, generator=case.generator)
     A, B = G.torus(theta.to(case.dtype.to_real())).to(case.dtype)
     case.zero("torus", "be in the algebra", G.algebra_projection(A) - A)
     case.zero("torus", "be abelian", bracket(A, B), scale=3)

@@ -47,25 +47,33 @@ def check_manifold(
     Every manifold must fulfil these contracts:
 
     - Copies are equal and have equal hashes, as copies of a frozen dataclass do.
+    - `contains` accepts samples and the origin, and rejects other arrays and NaN.
     - `dimension` is the dimension of the tangent spaces, and `project` projects onto
       them orthogonally.
+    - `nearest` maps to the manifold along normals, and leaves points unchanged.
+    - `inner` is symmetric, bilinear and positive.
     - $\langle \operatorname{grad} f, E \rangle$ is the derivative of $f$ along
       $\exp(Q, tE)$.
     - exp obeys Gauss's lemma, so it is the Riemannian exponential, and log inverts it.
     - Retractions agree with exp to first order, according to a fitted slope.
+    - Transport is linear and gives tangent vectors.
     - The curvature agrees with small geodesic triangles.
+    - `border_distance(Q, tE)` is $\pi$ at $t = 0$, and decreases linearly with $t$.
     - `point`, `coordinates` and `velocity` are consistent.
     - The gradients of every differentiable method, with respect to each argument, agree
-      with finite differences.
-    - The distribution of samples is invariant under geodesic steps.
+      with finite differences. This is checked only if `dtype` is in double precision.
+    - Equal seeds give equal samples, and geodesic steps preserve the distribution.
     - A batch gives the same results as its points separately, and may be empty.
 
     A group must also fulfil these contracts:
 
     - `algebra` keeps the shape, and treats the matrices of a batch separately.
-    - The algebra is closed under brackets.
+    - `algebra` is linear, its values are skew matrices, and they are closed under
+      brackets.
+    - If the group has a `rank`, the values of `torus` are in the algebra and commute.
     - `nearest`, and the methods of the algebra, agree with the defaults that use only
       `algebra`.
+    - Products and inverses of points are points.
     - The metric and the distribution of samples are invariant under translations.
     - The connection is torsion-free and preserves the metric.
     - Every point of the identity component has a logarithm.

@@ -67,7 +67,7 @@ def check_map(
     Raises:
         AssertionError: if a contract is broken. The message names the contract and what
             contradicts it, usually an error above its bound.
-        ValueError: if `retraction` is not a valid name, or a map that is not a
+        ValueError: if `retraction` is a name that is not valid, or a map that is not a
             retraction.
     """
     if generator is None:

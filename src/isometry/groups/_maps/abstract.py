@@ -22,9 +22,9 @@ class AbstractMap(ABC):
     """A map from free coordinates to matrices with orthonormal columns.
 
     There are two kinds: `Householder` and `AbstractRetraction`. To write your own map,
-    subclass one of them. Subclasses are frozen dataclasses: equal if they denote the
-    same map, and hashable. The attribute `maps` of a manifold lists the classes that it
-    accepts.
+    subclass one of them. Subclasses are frozen dataclasses: hashable, and equal if
+    their classes and fields are equal. The attribute `maps` of a manifold lists the
+    classes that it accepts.
     """
 
     #: name of the map in options, messages and checkpoints
@@ -37,7 +37,7 @@ class AbstractRetraction(AbstractMap):
     r"""A map from skew to orthogonal or unitary matrices, $\phi(A) = I + A + O(A^2)$.
 
     To write your own, give it a `name` and the method `at_identity`, which must be
-    differentiable and accept batches. By default there is no `inverse`. The other
+    differentiable and accept batches. By default, `inverse` raises an error. The other
     methods have defaults that are correct but may be slow: override them where there is
     a better formula. `isometry.testing.check_map` checks `at_identity`, `inverse`,
     `order` and `is_equivariant`.
@@ -115,7 +115,7 @@ class AbstractRetraction(AbstractMap):
         del M, R, norm
 
     def step(self, Q: Tensor, E: Tensor) -> Tensor:
-        """`tall(E, Q)` for a tangent `E`. Optimizers call it; autograd may not work."""
+        """`tall(E, Q)` for a tangent `E`, for optimizers; it may have no gradient."""
         return self.tall(E, Q)
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:

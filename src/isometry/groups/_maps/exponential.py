@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -53,8 +52,6 @@ class Exp(AbstractRetraction):
                 f"`reach` must be a positive angle; got {self.reach}. Leave it out to "
                 f"allow every angle."
             )
-        if self.reach is not None:
-            object.__setattr__(self, "around", self._around_within_reach)
 
     def at_identity(self, A: Tensor) -> Tensor:
         r"""$e^A$."""
@@ -66,11 +63,10 @@ class Exp(AbstractRetraction):
         """The principal logarithm."""
         return logm_unitary(Q)
 
-    # B exp(skew X). This is the function `rotation` itself, so that someone who follows
-    # a read of a weight need not open this file. Speed is not the reason.
-    around: ClassVar[Any] = staticmethod(rotation)
-
-    def _around_within_reach(self, X: Tensor, B: Tensor | None) -> Tensor:
+    def around(self, X: Tensor, B: Tensor | None) -> Tensor:
+        r"""$B\,e^{\operatorname{skew} X}$, where None stands for $B = I$."""
+        if self.reach is None:
+            return rotation(X, B)
         with autocast_off(X.device):
             return super().around(X, B)
 
@@ -90,21 +86,23 @@ class Exp(AbstractRetraction):
     def increment(self, A: Tensor) -> Tensor | None:
         r"""$e^A - I$; None if an angle may be large, or if `reach` is set.
 
-        $$ e^A - I = A + A^2 \bigl( \tfrac12 I + \tfrac16 A + \tfrac1{24} A^2 \bigr)
-           \quad\text{or}\quad A + \tfrac12 A^2 + A^3 \bigl( \tfrac16 I + \tfrac1{24} A
-           + \tfrac1{120} A^2 + \tfrac1{720} A^3 \bigr). $$
+        $$ e^A - I \approx A + A^2 \bigl( \tfrac12 I + \tfrac16 A
+           + \tfrac1{24} A^2 \bigr) \quad\text{or}\quad A + \tfrac12 A^2
+           + A^3 \bigl( \tfrac16 I + \tfrac1{24} A + \tfrac1{120} A^2
+           + \tfrac1{720} A^3 \bigr). $$
 
-        A bound on the angles decides which formula is used. Cost: in single precision,
-        two products up to an angle of 0.1, and three up to 0.35. In double precision,
-        these limits are 0.0019 and 0.02.
+        A bound on the angles decides which formula is used, so that its error is about
+        eps. Cost: in single precision, two products up to an angle of 0.1, and three up
+        to 0.35. In double precision, these limits are 0.0019 and 0.02.
         """
         if self.reach is not None:
             return None
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
         # This first test is cheaper than `bound`. For a random matrix, the norm is 0.9
-        # to 1.2 times n^(1/4) * `bound`, so a matrix that fails this test would fail
-        # the test of `bound` too, or nearly. But if all angles are equal, this test
-        # fails at angles smaller by the factor n^(1/4).
+        # to 1.2 times n^(1/4) * `bound`. So a random matrix that fails this test would
+        # also fail the test of `bound` below, or pass it only narrowly. But a matrix
+        # whose angles are all equal already fails this test at angles n^(1/4) times
+        # smaller.
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:

@@ -21,10 +21,10 @@ from isometry.linalg._householder import reflections
 
 
 class AbstractFactor(AbstractRetraction):
-    r"""The orthonormal factor of $Q + E$, for steps of an optimizer.
+    r"""The orthonormal factor of $Q + E$, for a point $Q$ and a tangent vector $E$.
 
-    The map is not onto, so it cannot parametrize a weight. In a plane it rotates only
-    by angles below $\pi/2$.
+    Optimizers can step along this map. It is not onto, so it cannot parametrize a
+    weight: in a plane it rotates only by angles below $\pi/2$.
     """
 
     can_parametrize = False
@@ -39,7 +39,7 @@ class AbstractFactor(AbstractRetraction):
         return self.of(identity(A) + A)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        """The orthonormal factor of `B` plus the part of `X` that is tangent at `B`."""
+        """The orthonormal factor of `B + E`, where `E` is the tangent part of `X`."""
         if B is None:
             B = torch.eye(*X.shape[-2:], dtype=X.dtype, device=X.device)
         return self.of(B + X - normal_part(B, X))

@@ -57,9 +57,9 @@ class AbstractRational(AbstractRetraction):
     def _columns(self, M: Tensor, count: int) -> Tensor:
         """The first columns of r_m(M), factor by factor.
 
-        A single quotient of two polynomials would have terms of all sizes up to M^m: at
-        norm 100, hardly a digit would be correct in float32 from degree 5 on if X_perp
-        is singular.
+        A single quotient of two polynomials would have terms of all sizes up to M^m. In
+        float32, at norm 100 and from degree 5 on, hardly a digit would be correct if
+        the X_perp of `tall` is singular.
         """
         eye = identity(M)
         M2 = M @ M if self.degree > 1 else torch.zeros_like(M)
@@ -74,7 +74,8 @@ class AbstractRational(AbstractRetraction):
     def increment(self, A: Tensor) -> Tensor | None:
         r"""$r_m(A) - I$, or None if the norm of $A$ is large.
 
-        For a random matrix, it is None above an angle of about $2 n^{-1/4}$.
+        For a random matrix, it is None if the largest angle is above about
+        $2 n^{-1/4}$.
         """
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # `Exp.increment` explains the factor n^(1/4). NaN counts as long.
@@ -100,7 +101,7 @@ class AbstractRational(AbstractRetraction):
         return sum(terms[1:], start=terms[0])
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Twice the argument of $r_m(i\theta)$'s numerator, and its derivative."""
+        r"""Phase of $r_m(i\theta)$, up to full turns, and its derivative in `theta`."""
         return pade_phase(theta, self.degree)
 
 
@@ -144,7 +145,7 @@ class Pade(AbstractRational):
         object.__setattr__(self, "order", 2.0 * self.degree + 1)
 
     def at_identity(self, A: Tensor) -> Tensor:
-        """The approximant of `A` itself, without scaling and squaring."""
+        """The Pade approximant at `A` itself, without scaling and squaring."""
         return pade(A, degree=self.degree)
 
     def inverse(self, Q: Tensor) -> Tensor:
