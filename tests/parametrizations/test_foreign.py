@@ -292,3 +292,14 @@ def test_a_missing_weight_has_its_plain_name():
     state = {"a.weight": torch.eye(4), "a.bias": torch.zeros(4)}
     with pytest.raises(ValueError, match=r"got missing \['b\.weight'\]\. Build"):
         isometry.load_foreign(model, state)
+
+
+def test_a_method_of_the_same_name_is_not_called():
+    """A module with an unrelated method `adopt` used to get the checkpoint."""
+
+    class Kennel(nn.Linear):
+        def adopt(self, dog: str) -> None:
+            raise AssertionError(dog)
+
+    model = isometry.orthogonal(Kennel(4, 4))
+    isometry.load_foreign(model, nn.Linear(4, 4).state_dict())

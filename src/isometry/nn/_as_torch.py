@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent
+from isometry.parametrizations._foreign import AbstractAdopter
 
 # names of the tensors in a torch layer; `weight_hr` exists only with a `proj_size`
 _NAME = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))(_l\d+(?:_reverse)?)")
@@ -39,7 +40,7 @@ class AbstractNamedCell(AbstractCell):
         """
 
 
-class AbstractNamedRecurrent(AbstractRecurrent):
+class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
     """A recurrent network whose weights can be read under torch's names.
 
     The names in layer 0 are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and

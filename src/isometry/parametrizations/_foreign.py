@@ -2,14 +2,16 @@
 
 import copy
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isometry._checks import unitary_bound
 from isometry._dtypes import in_float32_or_wider
+from isometry._torch import autocast_off
 from isometry.groups import AbstractMap, AbstractRetraction, Cayley, Exp, Householder
 from isometry.groups._maps import MapLike, parse_map
 from isometry.parametrizations._constraint import rounding_bound
@@ -26,16 +28,15 @@ _NO_BASE = (
 )
 
 
-@runtime_checkable
-class Adopts(Protocol):
+class AbstractAdopter(ABC):
     """A layer that can load a checkpoint from another kind of layer."""
 
+    @abstractmethod
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
         """Convert foreign entries under `prefix` to entries of this layer, in place.
 
         Weights that this layer constrains get the key of a plain weight.
         """
-        ...
 
 
 def load_foreign(
@@ -88,9 +89,12 @@ def load_foreign(
 
     Raises:
         TypeError: if `module` is not a module, or `state_dict` is not a mapping.
-        ValueError: if keys or shapes do not fit, a weight is complex for a real layer,
-            not finite or not on its manifold, its map must be named, or `retraction`
-            names an unknown weight or map. In these cases nothing is loaded.
+        ValueError: if keys or shapes do not fit, if a weight is complex for a real
+            layer, not finite or not on its manifold, if `retraction` does not name the
+            map of a weight that needs it, or if it names an unknown weight or map. In
+            these cases nothing is loaded.
+        RuntimeError: if `load_state_dict` refuses our own keys, for instance because
+            they were saved with another map.
     """
     if not isinstance(state_dict, Mapping):
         raise TypeError(
@@ -101,7 +105,7 @@ def load_foreign(
     by_name = _maps_by_name(entries, retraction)
     state = dict(state_dict)
     for path, layer in module.named_modules(remove_duplicate=False):
-        if isinstance(layer, Adopts):
+        if isinstance(layer, AbstractAdopter):
             layer.adopt(state, f"{path}." if path else "")
     for entry in entries:
         holder = _holder(entry)
@@ -117,11 +121,12 @@ def load_foreign(
         # change before the whole checkpoint has been checked
         twin = copy.deepcopy(entry.constraint)
         points = twin.layout.points(weight.to(entry.coordinates))
-        Q = twin.manifold.polish(twin.manifold.nearest(points))
+        with autocast_off(points.device):
+            Q = twin.manifold.polish(twin.manifold.nearest(points))
+            state[f"{holder}original"] = twin.start(Q)
         if plain:
             distance = float(torch.linalg.vector_norm(Q - points))
             _log.info(_NEAREST, entry.key, twin.manifold, distance)
-        state[f"{holder}original"] = twin.start(Q)
         state |= {f"{holder}0.{k}": v for k, v in twin.state_dict().items()}
     _check_fit(module, entries, state, strict=strict)
     return module.load_state_dict(state, strict=strict)
@@ -228,7 +233,7 @@ def _peer_weight(
 
 
 def _map_if_certain(key: str, X: Tensor) -> AbstractMap:
-    """A map that torch or geotorch may have used. Raises if the maps disagree.
+    """A map that torch or geotorch may have used; raises if the maps disagree.
 
     Torch and geotorch store the same keys for all maps. Only torch has the Householder
     map, for which the diagonal of the coordinates consists of 1 and -1.
