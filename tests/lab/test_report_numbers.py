@@ -131,6 +131,15 @@ def test_only_the_paper_selects_on_the_test_set():
         assert words in headline(experiment)
 
 
+def test_the_paper_is_not_quoted_for_your_own_task_of_the_same_name():
+    about = {"key": "mnist", "metric": "accuracy", "larger_is_better": True}
+    records = [record(1, "test", accuracy=0.5)]
+    for task, paper in (("mine:Digits", None), ("mnist", PAPER["mnist"])):
+        (found,) = experiments([run_of(records, task=task, about=about)])
+        assert found.key == "mnist"
+        assert found.paper is paper
+
+
 def test_without_validation_the_last_test_is_compared():
     """Without validation data nothing is selected; the report used to be empty."""
     run = run_of([record(1, "test", accuracy=0.9), record(2, "test", accuracy=0.5)])

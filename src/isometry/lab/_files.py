@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -30,10 +31,10 @@ ENDED: tuple[Status, ...] = ("finished", "solved")
 class Summary(TypedDict):
     """The content of `summary.json`: how a run ended, and its results.
 
-    `best` and `best_by_test` describe the evaluations with the best validation result
-    and the best test result, and `final` the last evaluation. Each holds the step and,
-    for each split, the metrics at that step. Each is empty if there was no such
-    evaluation.
+    `best` describes the evaluation with the best validation result, `best_by_test` the
+    evaluation with the best test result, and `final` the last evaluation. Each of these
+    three entries holds the step and, for each split, the loss and the metrics at that
+    step. An entry is empty if there was no such evaluation.
     """
 
     status: Status
@@ -98,6 +99,19 @@ def remove_partial(folder: Path, *, before: float = math.inf) -> None:
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < before:
                 path.unlink()
+
+
+def for_file_name(text: str) -> str:
+    """Replace characters that file names should not have, such as "/", by underscores.
+
+    Several such characters in a row become one underscore.
+    """
+    return re.sub(r"[^\w.+=-]+", "_", text)
+
+
+def is_file_name(text: str) -> bool:
+    """True for a plain file name: no path, no hidden file, no unusual characters."""
+    return re.fullmatch(r"\w[\w.+=-]*", text) is not None
 
 
 def as_json(value: Any) -> bytes:
@@ -294,7 +308,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def resume_command(folder: Path) -> str:
-    """The command that resumes a run, with `--trust` if it imports the user's code."""
+    """The command that resumes a run, with `--trust` if the run uses a user's class."""
     names: list[Any] = []
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         config = read_json(folder / CONFIG)

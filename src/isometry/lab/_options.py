@@ -161,7 +161,8 @@ def add_fields(
         parser: parser of a command.
         config: a dataclass.
         title: heading above these options in the help.
-        several: whether options take several values; flags and NAME=VALUE ones do not.
+        several: whether options take several values. Flags and NAME=VALUE options
+            never do.
         only: names of the fields that become options; if None, all fields do.
     """
     group, docs = parser.add_argument_group(title), describe(config)
@@ -178,17 +179,18 @@ def add_fields(
 def add_hidden(
     parser: argparse.ArgumentParser, configs: Iterable[type], *, several: bool = False
 ) -> None:
-    """Add options of tasks and of training that do not appear in the help.
+    """Accept the options of tasks or of training, without showing them in the help.
 
-    With them, options may precede the task on the command line, and are also accepted
-    if a file names the task. If no task is named at all, the error message is about the
+    Because of this, options may precede the task on the command line, or be used when
+    a file names the task. If no task is named at all, the error message is about the
     missing task, and not about unknown options.
 
     Args:
         parser: parser of a command that takes a task.
         configs: the dataclasses. If an option has different types in two of them, its
             value is parsed by `value_of`.
-        several: whether options take several values; flags and NAME=VALUE ones do not.
+        several: whether options take several values. Flags and NAME=VALUE options
+            never do.
     """
     options: dict[str, dict[str, Any]] = {}
     for config in configs:

@@ -42,7 +42,7 @@ _PYTHON = {"True": True, "False": False, "None": None}
 
 
 def value_of(text: str) -> Any:
-    """Parse a string as JSON, or as True, False or None; return any other unchanged."""
+    """Parse JSON, or Python's True, False or None; return any other text unchanged."""
     if text in _PYTHON:
         return _PYTHON[text]
     try:

@@ -1,4 +1,4 @@
-"""How networks and their output layers are made for a task, and how to train them."""
+"""How to make networks and output layers for a task, and how to train them."""
 
 import inspect
 import math
@@ -29,8 +29,8 @@ class OptimizerRecipe:
         optimizer_class: a class of `torch.optim` or `isometry.optim`, or your own.
         options: keyword arguments of the class.
         parameters: names of the parameters that the optimizer updates, such as
-            "output.weight", or of the modules that contain them. If empty, it updates
-            every parameter that no other optimizer names.
+            "output.weight", or of the modules that contain them. If empty, the
+            optimizer updates every parameter that no other optimizer names.
     """
 
     optimizer_class: type[Optimizer]
@@ -116,8 +116,8 @@ class Recipe:
     ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
         """Pair each optimizer with its parameter groups.
 
-        The parameters on the same manifold form a parameter group, with that manifold
-        as its entry `manifold`. All other parameters form one with the entry None.
+        An optimizer's parameters on the same manifold form a parameter group, with this
+        manifold as its entry `manifold`. Its other parameters form one with None.
 
         Args:
             model: the network that `make_model` made.
@@ -148,11 +148,11 @@ class Recipe:
             model: the network that `make_model` made.
 
         Returns:
-            The optimizers. Those without any parameters are left out.
+            The optimizers. An optimizer without any parameters is left out.
 
         Raises:
-            ValueError: if a plain optimizer would move a weight off its manifold, Rprop
-                has a `decay`, or an optimizer rejects its parameters or options.
+            ValueError: if a plain optimizer would move a weight off its manifold, if
+                Rprop has a `decay`, or if parameters or options are rejected.
         """
         optimizers = []
         for row, groups in self.param_groups(model):
@@ -262,7 +262,7 @@ class SequenceModel(nn.Module):
 
         Returns:
             The outputs (time, batch, outputs), with a single time step if `last_only`.
-            If the network returns a `PackedSequence`, so does this, with all outputs.
+            A network that returns a `PackedSequence` gives one of all outputs.
 
         Raises:
             TypeError: if the network does not return all its states and its last state.
@@ -288,7 +288,7 @@ class SequenceModel(nn.Module):
 
 
 def one_hot_inputs(classes: int, network: nn.Module, inputs: tuple) -> tuple:
-    """A forward pre-hook that replaces class indices with one-hot vectors."""
+    """A forward pre-hook that replaces class indices, if any, with one-hot vectors."""
     x, *rest = inputs
     if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex():
         return inputs
@@ -367,7 +367,7 @@ def schedule_of(network: type[nn.Module]) -> Schedule:
 
 
 def accept(value: Any) -> Network:
-    """Check a user's own network, and wrap it in a `Network`."""
+    """A `Network`, or a user's own class of networks as one, after a check."""
     if isinstance(value, Network):
         return value
     if not (isinstance(value, type) and issubclass(value, nn.Module)):

@@ -21,9 +21,9 @@ class Batch(NamedTuple):
     """Sequences and their answers; the time axis comes first.
 
     Attributes:
-        x: class indices (time, batch), or features (time, batch, d).
-        y: classes (time, batch), or real values (time, batch, k). There is no time axis
-            if answers are due only at the last time step.
+        x: class indices (time, batch), or vectors of d features (time, batch, d).
+        y: classes (time, batch), or vectors of k real values (time, batch, k). There is
+            no time axis if answers are due only at the last time step.
         lengths: number of valid time steps of each sequence; None if every time
             step is valid.
     """
@@ -191,8 +191,9 @@ class AbstractTask(ABC):
         """The mean loss of the outputs for a batch.
 
         Args:
-            outputs: (time, batch, k). If the answer is due only at the last time step,
-                the time axis may have length 1 or be left out.
+            outputs: (time, batch, k), where k is `output_size`. If the answer is due
+                only at the last time step, the time axis may have length 1 or be left
+                out.
             batch: the sequences and their answers.
 
         Returns:
@@ -219,6 +220,9 @@ class AbstractTask(ABC):
         size: int,  # noqa: ARG002 - the default implementation ignores it
     ) -> dict[str, float]:
         """Slow scores, which are computed only once, after training.
+
+        A run that diverges, is interrupted, or stops because its task is solved has no
+        such scores.
 
         Args:
             model: maps inputs to outputs.
@@ -303,7 +307,7 @@ def check_positive(task: AbstractTask, *names: str) -> None:
 
 
 def last(outputs: "Tensor") -> "Tensor":
-    """Outputs (batch, k) of the last time step. `outputs` may lack the time axis."""
+    """The outputs of the last time step; `outputs` may lack the time axis."""
     return outputs[-1] if outputs.ndim == 3 else outputs
 
 

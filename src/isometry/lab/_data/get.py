@@ -97,8 +97,8 @@ def _is_cached(file: File, folder: Path) -> bool:
 
 def _fetch(name: str, dataset: Dataset, missing: list[File], folder: Path) -> None:
     """Write each missing file to a folder, from the first source that has the file."""
-    # Another process may be writing the same files. This takes less than an hour, so
-    # remove only older partial files.
+    # Another process may be writing the same files, which takes less than an hour. So
+    # remove only partial files that are older than an hour.
     remove_partial(folder, before=time.time() - 3600)
     tried: list[str] = []
     for source in dataset.sources:

@@ -77,6 +77,8 @@ def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
     $$ s = \sum_t \operatorname{shift}_{128 t}
            \mathcal F^{-1}\bigl(10^{y_t / 20}\, X_t / |X_t|\bigr) $$
 
+    Here $\mathcal F^{-1}$ is the inverse Fourier transform of frame $t$, and
+    $\operatorname{shift}_{128 t}$ moves the frame $128 t$ samples to the right.
     Periodic Hann windows that overlap by half add up to 1. Therefore the log-power
     spectra and the phases of a recording reproduce this recording, except for the
     effect of the power $10^{-5}$ that `log_power` adds.
@@ -103,7 +105,7 @@ HEADER = 1024
 
 
 def recordings(root: Path) -> list[Path]:
-    """All recordings below a folder, as paths relative to that folder."""
+    """All `.wav` files below a folder, as paths relative to that folder."""
     files = (p for p in root.rglob("*") if p.suffix.lower() == ".wav" and p.is_file())
     return [path.relative_to(root) for path in files]
 
@@ -208,8 +210,8 @@ class Splits(NamedTuple):
             first half of the speakers that are held out.
         development: the development set of TIMIT; for another corpus, the recordings of
             the second half of the speakers that are held out.
-        padding: the longest of these recordings gives the number of frames to which
-            both held-out sets are padded.
+        padding: the recordings that determine the padding. Both held-out sets are
+            padded to the number of frames of the longest recording in this list.
     """
 
     train: list[PurePath]

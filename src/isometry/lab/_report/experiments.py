@@ -1,12 +1,12 @@
 """Groups comparable runs into experiments, and reads the results of runs."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 from typing import Any
 
+from isometry.lab._files import for_file_name
 from isometry.lab._options import make
 from isometry.lab._report.runs import Run, SeedGroup, as_number, numbers, seed_groups
 from isometry.lab.paper.tables import PAPER, PaperTable
@@ -14,7 +14,9 @@ from isometry.lab.paper.tables import PAPER, PaperTable
 
 @dataclass(frozen=True)
 class ReportedExperiment:
-    """Comparable runs: they have the same task and task options, except neutral ones.
+    """Comparable runs: the same task with the same options, except neutral options.
+
+    Neutral options do not affect results; see `AbstractTask`.
 
     Attributes:
         key: short name, used in file names.
@@ -58,7 +60,7 @@ class ReportedExperiment:
 
     @property
     def selects_on_test(self) -> bool:
-        """Whether the best test result is compared, as the paper does for MNIST."""
+        """Whether the best test result is compared, as in the paper's MNIST table."""
         return self.paper is not None and self.metric == "accuracy"
 
     @cached_property
@@ -108,11 +110,6 @@ class ReportedExperiment:
         return self.baseline if is_loss else None
 
 
-def for_file_name(text: str) -> str:
-    """A text with unusual characters, such as "/", replaced by underscores."""
-    return re.sub(r"[^\w.+=-]+", "_", text)
-
-
 def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     """Group runs into experiments by task and task options.
 
@@ -121,7 +118,7 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
 
     Returns:
         One experiment for each combination of a task and its options, in the order in
-        which they first appear.
+        which these combinations first appear. Neutral options do not count.
     """
     by_task: dict[str, list[Run]] = {}
     for run in runs:
@@ -143,13 +140,23 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
                 task["title"],
                 metric if measured else "loss",
                 tuple(members),
-                PAPER.get(task["key"]) if task["as_in_paper"] else None,
+                PAPER.get(task["key"]) if _is_papers(members[0], task) else None,
                 task["larger_is_better"] and measured,
                 task["metric_is_loss"],
                 task["headings"],
             )
         )
     return result
+
+
+def _is_papers(run: Run, task: Mapping[str, Any]) -> bool:
+    """Whether a run has a task of the paper, with the paper's options.
+
+    A user's own task may have the name of one of ours.
+    """
+    from isometry.lab.tasks import TASKS
+
+    return task["as_in_paper"] and run.config["task"] in TASKS.ours
 
 
 def about(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isometry.lab._report.experiments import ReportedExperiment, for_file_name
+from isometry.lab._files import for_file_name
+from isometry.lab._report.experiments import ReportedExperiment
 from isometry.lab._report.looks import LIGHT, Look, looks
 from isometry.lab._report.runs import Curve, Run, SeedGroup, numbers
 
@@ -21,8 +22,9 @@ INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
 # size of a figure in inches, if its legend has at most three rows
 WIDTH, HEIGHT = 4.5, 3.7
 
-# a vertical axis is logarithmic if the ratio of the largest value to the smallest
-# positive value exceeds this number
+# A vertical axis is logarithmic if the ratio of the largest value to the smallest
+# positive value exceeds this number. The axis of the orthogonality error is always
+# logarithmic.
 LOG_RATIO = 30
 
 UNITS = {"step": "iterations", "seconds": "seconds"}

@@ -54,7 +54,7 @@ class Look:
 
 
 def network_label(model: str) -> str:
-    """A network's name in papers; for a user's own, its registered or class name."""
+    """Label of a network: its name in papers, or else its registered or class name."""
     return (
         NETWORK_LOOKS[model][0] if model in NETWORK_LOOKS else model.rpartition(":")[2]
     )

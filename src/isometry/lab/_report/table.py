@@ -14,7 +14,8 @@ from isometry.lab._report.looks import Look, looks, network_label
 from isometry.lab._report.runs import Run, SeedGroup, as_number
 from isometry.lab.paper.tables import SOURCE, Row
 
-# function that reads a number from a run; it returns None if the run did not measure it
+# A function that reads a number from a run. It returns None if the run did not measure
+# this number.
 Score = Callable[[Run], float | None]
 
 DASH = "–"

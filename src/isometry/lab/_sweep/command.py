@@ -77,7 +77,8 @@ def perform(
 
     Args:
         command: name of the command, for messages.
-        prepare: returns the runs, their folder and the engine, or raises.
+        prepare: returns the runs, their folder and the engine. If it raises a
+            `RunError`, `ValueError`, `TypeError` or `OSError`, the message is printed.
         again: a sentence that tells the user how to resume after an interruption.
         dry_run: whether to print the commands without running them.
         typed: names of the options on the command line. Error messages spell these as

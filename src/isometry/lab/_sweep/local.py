@@ -18,9 +18,9 @@ from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._sweep.view import GRACE, PAUSE, View, log_of, work
 from isometry.lab._train.config import Config
 
-# Largest number of characters of a message from a child. The parent reads the message
-# after the child has ended, and the child cannot end before the pipe has taken the
-# whole message. A pipe of Linux takes 64 KiB; the run's log has the rest.
+# Messages from a child are cut to this many characters; the run's log has the whole
+# message. The parent reads the message only after the child has ended, and the child
+# cannot end before the pipe has taken the whole message. On Linux, a pipe takes 64 KiB.
 _LONGEST_MESSAGE = 4096
 
 
@@ -170,10 +170,10 @@ def _ended(children: dict[int, _Child]) -> Iterator[None]:
 def _without_ctrl_c() -> Iterator[None]:
     """Protect processes started inside the `with` block from Ctrl-C, except on Windows.
 
-    On Ctrl-C, a terminal sends SIGINT to all its processes, even while they are
-    importing torch. A process that is started inside the block inherits a mask that
-    blocks SIGINT. Only the process of the sweep reacts to Ctrl-C, and stops its
-    children with SIGTERM.
+    On Ctrl-C, a terminal sends SIGINT to all processes in the foreground, and would
+    also interrupt a child that is still importing torch. To prevent this, a process
+    that is started inside the block inherits a mask that blocks SIGINT. Only the
+    process of the sweep reacts to Ctrl-C; it stops its children with SIGTERM.
     """
     if os.name != "posix":
         yield

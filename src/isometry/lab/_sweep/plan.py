@@ -1,14 +1,19 @@
 """The plan of a sweep, in `sweep.json`: one run for each combination of options."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._files import RunError, as_json, write_atomically
+from isometry.lab._files import (
+    RunError,
+    as_json,
+    for_file_name,
+    is_file_name,
+    write_atomically,
+)
 from isometry.lab._train.command import read
 from isometry.lab._train.config import Config, Training
 
@@ -33,8 +38,9 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
 
     Models change slowest and seeds fastest, so that a sweep that is cut short has
     finished whole rows of its table. If no size is given, a network has its default
-    size, which is the paper's if the paper has one. If no number of threads is given, a
-    run uses one thread, so that its results do not depend on the number of cores.
+    size, which is the paper's size if the paper has one. If no number of threads is
+    given, a run uses one thread, so that its results do not depend on the number of
+    cores.
 
     Args:
         task: name of the task. None raises an error that lists all tasks.
@@ -134,7 +140,7 @@ def read_plan(out: Path) -> list[SweepRun]:
         runs = json.loads((out / PLAN).read_bytes())["runs"]
         for name in runs:
             # refuse a name that is a path, since it could lead out of the folder
-            if re.fullmatch(r"\w[\w.+=-]*", name) is None:
+            if not is_file_name(name):
                 raise ValueError(f"the name {name!r}")  # noqa: TRY301 - caught below
         return [
             SweepRun(n, Config.from_json(json.dumps(run))) for n, run in runs.items()
@@ -220,7 +226,7 @@ def _name(config: Config, varied: Mapping[str, Any]) -> str:
     parts.append(f"{training.hidden_size}")
     parts += [f"{name}={value}" for name, value in varied.items()]
     parts.append(f"seed={training.seed}")
-    return re.sub(r"[^\w.+=-]+", "_", "-".join(parts))
+    return for_file_name("-".join(parts))
 
 
 def _flat(config: Config) -> dict[str, Any]:

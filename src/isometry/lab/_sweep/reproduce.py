@@ -92,7 +92,8 @@ def sweep_run(run: PlannedRun, timit: Path | None = None) -> SweepRun:
 def _planned(options: argparse.Namespace) -> list[PlannedRun]:
     """The chosen runs of a plan, in the order in which they are trained.
 
-    Without `--timit`, the runs on TIMIT are left out. The plan "timit" requires it.
+    Without `--timit`, the runs on TIMIT are left out. The plan "timit" requires the
+    option.
     """
     runs = _chosen(plan(options.what, options.models), options.runs, options.skip)
     if options.timit is not None:

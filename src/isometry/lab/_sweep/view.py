@@ -56,8 +56,8 @@ class View:
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.height, self.shown = 0, time.monotonic()
-        # A run has begun, on this machine or on another, when its log is larger than
-        # its initial size.
+        # The logs may hold the output of earlier attempts. A run has begun, on this
+        # machine or on another, when its log is larger than the size stored here.
         self.initial_sizes = {name: self._log_size(name) for name in self.waiting}
 
     def refresh(self) -> None:
@@ -153,8 +153,8 @@ def _last_record(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         while True:
             file.seek(max(0, size - tail))
-            # drop the last line, which may still be incomplete, and the first line,
-            # unless it is the first line of the file
+            # Drop the last line, which may still be incomplete. Also drop the first
+            # line, which may lack its beginning, unless the whole file was read.
             *lines, _ = file.read().split(b"\n")
             lines = lines if tail >= size else lines[1:]
             if lines or tail >= size:

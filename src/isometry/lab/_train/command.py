@@ -1,4 +1,4 @@
-"""The command `isometry train`. A TOML file can set options of task and training."""
+"""The command `isometry train`, whose options can also come from a TOML file."""
 
 import argparse
 import functools

@@ -88,6 +88,8 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
         The experiment.
 
     Raises:
+        TypeError: if a user's own class is unsuitable, or the task lacks an option that
+            has no default.
         ValueError: if the task, the network, the optimizer or an option is unknown or
             unsuitable.
     """
@@ -127,7 +129,8 @@ def make_model(
         The task, the recipe of the network, and the network.
 
     Raises:
-        TypeError: if a user's own class is unsuitable.
+        TypeError: if a user's own class is unsuitable, or the task lacks an option that
+            has no default.
         ValueError: if the task, the network, the optimizer or an option is unknown or
             unsuitable.
     """
@@ -175,8 +178,8 @@ def check_model(training: Training, *, trust: Trust) -> None:
         )
 
 
-# New names of the options of networks, keyed by their old names, which the configs of
-# old runs still have.
+# Options of networks that were renamed: the new names, keyed by the old names. The
+# configs of old runs still have the old names.
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # further parameters of a network's constructor that are not options for the user
@@ -245,7 +248,10 @@ def make_task(config: Config, *, trust: Trust) -> AbstractTask:
         The task.
 
     Raises:
-        ValueError: if the task is unknown, or one of its options is unknown or invalid.
+        ValueError: if the task is unknown or may not be imported, or if one of its
+            options is unknown or invalid.
+        TypeError: if the class is not a task, or an option without a default is
+            missing.
     """
     return make(TASKS.find(config.task, trust=trust), config.task_options)
 
@@ -324,7 +330,7 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
 
 
 def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
-    """The recipe for `config.json`, with the network's defaults, which may change."""
+    """The recipe as stored in `config.json`, with the network's current defaults."""
     network = getattr(model, "network", model)
     signature = inspect.signature(type(network).__init__)
     usual = {

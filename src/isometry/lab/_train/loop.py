@@ -20,7 +20,8 @@ from isometry.lab._train.spectrum import largest_angle, orthogonality_error
 from isometry.lab.task import Batch, Split
 
 # A run has diverged if its loss exceeds this factor times the loss of its first step,
-# or the factor itself if the loss of the first step is below 1.
+# or the factor itself if the loss of the first step is below 1. It has also diverged if
+# its loss or its weights are not finite.
 _DIVERGED = 1e3
 SPLITS: tuple[Split, ...] = ("validation", "test")
 
@@ -39,8 +40,8 @@ class RunState:
         best: step and means of the evaluation with the best validation result.
         best_test: step and means of the evaluation with the best test result, which the
             paper reports.
-        solved_at: the task has been solved in every evaluation from this step on; None
-            if it was not solved in the last evaluation.
+        solved_at: the step since which every evaluation has found the task solved; None
+            if the last evaluation did not.
     """
 
     step: int = 0
@@ -62,7 +63,8 @@ class Step:
         ranks: the rank of this process among the processes that share each batch.
         index: index of the step, counting from 0.
         batch: this process's part of the batch.
-        weights: the number of terms in the mean loss and in each mean metric.
+        weights: weights of this part in the means of the loss and the metrics, keyed
+            by name, from `task.weights`.
         outputs: outputs of the model for the batch.
         loss: mean loss of the outputs.
         share: `agree` sets this factor, and `update` multiplies the loss of this

@@ -1,4 +1,4 @@
-"""The output of a run: metrics, checkpoints, TensorBoard events, and its progress."""
+"""The output of a run: metrics, checkpoints, TensorBoard events and a progress bar."""
 
 import hashlib
 import io
@@ -44,7 +44,7 @@ def pack(
     plain = []
     for i, optimizer in enumerate(optimizers):
         packed = optimizer.state_dict()
-        # JSON turns the integer keys of `values` into strings, and `unpack` turns them
+        # JSON turns the integer keys of `values` into strings; `unpack` turns the keys
         # back into integers
         values: dict[int, dict[str, Any]] = {index: {} for index in packed["state"]}
         for index, entries in packed["state"].items():

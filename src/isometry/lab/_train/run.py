@@ -103,6 +103,7 @@ def resume(
             options ask for fewer steps than were taken, or change the number of steps
             while the learning rates decay; or if a package is missing.
         FileNotFoundError: if the data of the task is missing.
+        TypeError: if a class that the config names is unsuitable.
         ValueError: if an option is invalid or may not change, or `trust` does not allow
             a class.
     """
@@ -165,7 +166,9 @@ def load_model(
     Raises:
         RunError: if the folder does not hold a run, if the run does not have these
             weights, or if a file is damaged.
-        ValueError: if `trust` does not allow a class.
+        TypeError: if a class that the config names is unsuitable.
+        ValueError: if `trust` does not allow a class, or if the config names a class or
+            an option that does not exist.
     """
     folder = Path(folder)
     config, data = read_config(folder), files.read_checkpoint(folder)

@@ -34,6 +34,8 @@ def orthogonality_error(model: nn.Module) -> float | None:
 
     $$ \lVert W^H W - I \rVert_F / \sqrt n $$
 
+    where $n$ is the number of rows of $W$.
+
     Args:
         model: a network with its output layer.
 
@@ -49,18 +51,18 @@ def orthogonality_error(model: nn.Module) -> float | None:
 def largest_angle(model: nn.Module) -> float | None:
     r"""Largest angle of the skew matrix $A$ that gives the first constrained weight.
 
-    The weight is $B \exp(A)$, and its coordinates determine $A$ in the Lie algebra of
-    its group. The angles of $A$ are $|\theta|$ for its eigenvalues $i \theta$. The
-    exponential is one-to-one on the set of all $A$ whose largest angle is below $\pi$.
-    The paper calls this set $V$.
+    The weight is $B \exp(A)$, where the base $B$ is in a group and $A$ is in its Lie
+    algebra. The coordinates of the weight determine $A$. The angles of $A$ are
+    $|\theta|$ for its eigenvalues $i \theta$. The exponential is one-to-one on the set
+    of all $A$ whose largest angle is below $\pi$. The paper calls this set $V$.
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The angle; if the weight consists of several matrices, the largest of them. None
+        The angle; if the weight consists of several matrices, their largest angle. None
         if there is no constrained weight, or if the first constrained weight is not in
-        a group or not parametrized by the exponential, or if its coordinates are not
+        a group, is not parametrized by the exponential, or has coordinates that are not
         finite.
     """
     entry = next(iter(constrained(model)), None)

@@ -1,7 +1,8 @@
 """The command `isometry bench`, which compares isometry with its peers on your machine.
 
-The programs in the folder `benchmarks/` of the repository time the same contenders, for
-the published results.
+A contender is a function, layer or optimizer, ours or a peer's, whose calls are timed.
+The published results are from the programs in the folder `benchmarks/` of the
+repository, which time these contenders and others.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""The contenders of each suite: our functions, layers, optimizers, and their peers."""
+"""The contenders of each suite: our functions, layers and optimizers, and peers."""
 
 import copy
 import importlib
@@ -106,10 +106,10 @@ def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
 
 
 def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
-    """A square layer with random coordinates of the given spectral norm.
+    """A square layer whose coordinates come from a random skew matrix of given norm.
 
-    An unconstrained layer and Householder reflections do not have skew-symmetric
-    coordinates. They keep their initial values.
+    The norm is the spectral norm. Unconstrained and Householder layers have no skew
+    matrix: their parameters keep their initial values.
     """
     # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = constrain_as(orthogonal_linear(n, n, seed=seed), name)
@@ -224,7 +224,9 @@ def recurrent(n: int, device: torch.device) -> dict[str, Call]:
     """The suite "recurrent": a training step of each contender on a long sequence.
 
     torch and geotorch have no orthogonal recurrent layer, so their orthogonal weights
-    are used in a Python loop.
+    are used in a Python loop. The contender `bench.UNCONSTRAINED` is our layer with a
+    plain weight. The contender `bench.BARE` computes only the matrix products of a
+    training step.
     """
     torch.manual_seed(5544)
     ours = ExpRNN(1, n, init="cayley")

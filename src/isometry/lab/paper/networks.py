@@ -1,9 +1,9 @@
-"""The built-in networks, built and trained as by their authors where this is known.
+"""The built-in networks, with the settings of their authors where these are known.
 
 Most numbers are from the papers and programs of the authors. `Schedule.source` names
-the paper, or says that the numbers are ours because none are published. RMSprop
-differs between libraries, enough to change results. `isometry.optim.RiemannianRMSprop`
-has options that imitate each of these libraries.
+the paper, or says that the numbers are ours because none are published. The authors
+used different libraries, and RMSprop differs between these libraries, enough to change
+results. `isometry.optim.RiemannianRMSprop` has options that imitate each of them.
 """
 
 import math
@@ -30,6 +30,9 @@ from isometry.lab.task import AbstractTask
 from isometry.nn.comparators.cell import Draw, glorot
 from isometry.optim import RiemannianRMSprop, RiemannianSGD
 
+# the tasks that read an image pixel by pixel
+PIXELS = ("mnist", "pmnist")
+
 
 def maker(
     network: type[nn.Module], *, without: Collection[str] = ()
@@ -47,7 +50,8 @@ def maker(
         usual: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
         usual |= {"generator": draw.generator, "last_only": task.last_only}
         usual = {k: v for k, v in usual.items() if k not in without}
-        # An old record can have a wrong `last_only` in `options`. `usual` overrides it.
+        # The config of an old run may contain a wrong `last_only`, which is then in
+        # `options`. `usual` overrides it.
         return network(task.input_size, size, **(options | usual))
 
     return make
@@ -108,20 +112,20 @@ def output_eurnn(task: AbstractTask, _features: int) -> Output:
 
 def options_exprnn(task: str, _size: int) -> dict[str, Any]:
     """Options of ExpRNN: the initial distribution of the recurrent weight."""
-    return {"init": "cayley" if task in ("mnist", "pmnist") else "henaff"}
+    return {"init": "cayley" if task in PIXELS else "henaff"}
 
 
 def options_scornn(task: str, size: int) -> dict[str, Any]:
     """Options of scoRNN: how many diagonal entries of its matrix D are -1.
 
-    This is half of the entries, but only a tenth on MNIST that is not permuted.
+    On MNIST without a permutation, a tenth of the entries are -1; on other tasks, half.
     """
     return {"negatives": size // 10 if task == "mnist" else size // 2}
 
 
 def options_structured(task: str, _size: int) -> dict[str, Any]:
     """Options of uRNN and RGD: on MNIST, permuted or not, the biases start at zero."""
-    return {"bias_bound": 0.0 if task in ("mnist", "pmnist") else 0.01}
+    return {"bias_bound": 0.0 if task in PIXELS else 0.01}
 
 
 def options_eurnn(task: str, _size: int) -> dict[str, Any]:
@@ -217,21 +221,22 @@ def schedule_scurnn(task: str, _size: int) -> Schedule:
 
 
 def schedule_urnn(task: str, _size: int) -> Schedule:
-    """Schedule of uRNN: Keras's RMSprop on MNIST, and Theano's on other tasks."""
-    if task in ("mnist", "pmnist"):
+    """Schedule of uRNN: Keras's RMSprop on MNIST, permuted or not; else Theano's."""
+    if task in PIXELS:
         return Schedule((rmsprop(1e-4, like=KERAS),), "[WPH16], its code")
     return Schedule((rmsprop(1e-3, like=THEANO),), "[ASB16] and [WPH16], their code")
 
 
 def schedule_rgd(task: str, size: int) -> Schedule:
-    """Schedule of RGD: W stays on the unitary group, by Cayley retractions.
+    """Schedule of RGD: Cayley retractions keep its weight W on the unitary group.
 
-    The optimizer of $W$ is Riemannian gradient descent or, on MNIST, RMSprop. From the
-    gradient $G$ at $W$, the authors compute $S = G W^H - W G^H$. This is twice our
-    Riemannian gradient, so we double their learning rates for $W$. On MNIST, they apply
-    RMSprop to the entries of $G$, and we apply it in the Lie algebra.
+    The optimizer of $W$ is Riemannian RMSprop on MNIST, permuted or not, and Riemannian
+    gradient descent on other tasks. From the gradient $G$ at $W$, the authors compute
+    $S = G W^H - W G^H$. This is twice our Riemannian gradient, so we double their
+    learning rates for $W$. On MNIST, they apply RMSprop to the entries of $G$, and we
+    apply it in the Lie algebra.
     """
-    if task not in ("mnist", "pmnist"):
+    if task not in PIXELS:
         rest = rmsprop(1e-3, like=THEANO)
         source = UNPUBLISHED if task == "adding" else "[WPH16], its code"
         return Schedule((rest, descent(2e-3, "weight_hh")), source)
@@ -243,14 +248,14 @@ def schedule_rgd(task: str, size: int) -> Schedule:
 
 def schedule_eurnn(task: str, _size: int) -> Schedule:
     """Schedule of EURNN: TensorFlow's RMSprop."""
-    lr = 1e-4 if task in ("mnist", "pmnist") else 1e-3
+    lr = 1e-4 if task in PIXELS else 1e-3
     source = UNPUBLISHED if task in ("timit", "adding") else "[JSD17], its code"
     return Schedule((rmsprop(lr, like=TENSORFLOW),), source)
 
 
 def schedule_lstm(task: str, _size: int) -> Schedule:
     """Schedule of the LSTM: from [WPH16] on MNIST, permuted or not, otherwise ours."""
-    if task in ("mnist", "pmnist"):
+    if task in PIXELS:
         return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
     if task == "timit":
         return Schedule((adam(1e-3),), UNPUBLISHED)
@@ -269,7 +274,10 @@ def schedule_exp_gated(task: str, size: int) -> Schedule:
 
 
 def schedule_householder(_task: str, _size: int) -> Schedule:
-    """Schedule of HouseholderRNN: Adam. After each step, reflections are normalized."""
+    """Schedule of HouseholderRNN: Adam.
+
+    After each step, `Network.after_step` normalizes the vectors of the reflections.
+    """
     return Schedule((adam(1e-3),), "[MHRB17], its code")
 
 
@@ -338,7 +346,7 @@ def recipe(
 ) -> Recipe:
     """How to build a network and train it on a task.
 
-    A built-in network is built and trained as by its authors, where this is known.
+    The recipe of a built-in network has its authors' settings, where these are known.
 
     Args:
         model: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".

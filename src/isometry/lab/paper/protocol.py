@@ -98,9 +98,9 @@ _PMNIST = _MNIST | {"permute": True}
 def _smallest_first(
     experiment: str, networks: Sequence[tuple[str, int]], options: Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """A run for each network, with the smallest network of each kind first.
+    """A run for each network: first the smallest of each kind, then the next larger.
 
-    That way, an interrupted plan still has results for as many kinds as possible.
+    With this order, an interrupted plan has results for as many kinds as possible.
     """
 
     def rank(network: tuple[str, int]) -> int:
@@ -112,7 +112,10 @@ def _smallest_first(
 
 
 def _figure(lag: int) -> list[PlannedRun]:
-    """Runs for half of Figure 1: copying, with networks of about 22,000 parameters."""
+    """Runs for the left or right half of Figure 1: the copying task with one lag.
+
+    All networks have about 22,000 parameters.
+    """
     models = ("exprnn", "scornn", "lstm", "urnn", "rgd", "scurnn")
     networks = [(model, SIZES[model]["copying"][0]) for model in models]
     # do not stop when the task is solved, because the paper's curves continue
@@ -196,7 +199,7 @@ def _table1() -> list[PlannedRun]:
             "exprnn", 170, 10, permute=False, note="rebase100", **_exp(7e-4, **moving)
         ),
         _pixels("rgd", 116, 10, permute=False),
-        # these two networks have about 16,500 parameters, as ExpRNN with n = 170 does
+        # the next two networks have about 16,500 parameters, like ExpRNN with n = 170
         _pixels("explstm", 87, 5, **_exp(1e-3)),
         _pixels("expgru", 100, 5, **_exp(1e-3)),
         _pixels("exprnn", 360, 5, **_exp(7e-4, init="cayley")),

@@ -50,7 +50,7 @@ class CopyingTask(AbstractEndlessTask):
 
     @property
     def recipe(self) -> str:
-        """Networks are trained with the paper's settings for the copying task."""
+        """Name of the paper's task whose settings are used to train networks."""
         return "copying"
 
     def title(self) -> tuple[str, str, frozenset[str]]:

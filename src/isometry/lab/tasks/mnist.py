@@ -74,7 +74,7 @@ class MnistTask(AbstractTask):
 
     @property
     def recipe(self) -> str:
-        """Networks are trained with the paper's settings for MNIST, permuted or not."""
+        """Name of the paper's task whose settings are used to train networks."""
         return "pmnist" if self.permute else "mnist"
 
     def title(self) -> tuple[str, str, frozenset[str]]:

@@ -74,7 +74,7 @@ class TimitTask(AbstractTask):
 
     @property
     def recipe(self) -> str:
-        """Networks are trained with the paper's settings for the speech task."""
+        """Name of the paper's task whose settings are used to train networks."""
         return "timit"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
@@ -107,7 +107,7 @@ class TimitTask(AbstractTask):
         return self._batch([self._train[row] for row in rows], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The recordings of a split. Both splits are padded to the same length."""
+        """The recordings of a split; validation and test are padded to one length."""
         paths = self._paths(split)
         for start in range(0, len(paths), size):
             spectra = [self._spectrum(path) for path in paths[start : start + size]]
@@ -125,7 +125,7 @@ class TimitTask(AbstractTask):
         }
 
     def weights(self, batch: Batch) -> dict[str, int]:
-        """Number of valid frames; for "padded_mse", all frames are counted."""
+        """Number of valid frames in a batch; for "padded_mse", number of all frames."""
         valid, (steps, size) = _frames(batch), batch.y.shape[:2]
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
 
