@@ -46,16 +46,17 @@ def expm_skew(
     `A` alone rotates the result by a radian), gives NaN; the other matrices of the
     batch are not affected. float16 and bfloat16 are computed in float32. For a tensor
     subclass without memory of its own, such as a DTensor, the method "eigh" is used
-    instead of the default. It needs no `norm_bound`, so a bound has no effect there.
+    instead of the default. It needs no bound, so `norm_bound` then has no effect.
 
     Args:
         A: skew; any number of batch axes.
         norm_bound: an upper bound on the spectral norm of every matrix in `A`. If the
             bound is too low, the result is inaccurate, without a warning. Only for the
             method "products"; the others do not use a bound.
-        method: "products"; "eigh", one Hermitian eigendecomposition, orthogonal up to
-            rounding for any norm; or "pade", the algorithm of [LM19], Pade approximants
-            with scaling and squaring. The last two are slower.
+        method: "products" is described above. "eigh" takes one Hermitian
+            eigendecomposition, and its result is orthogonal up to rounding for any
+            norm. "pade" is the algorithm of [LM19]: Pade approximants with scaling and
+            squaring. The last two are slower.
 
     Returns:
         The orthogonal or unitary exponential, with the shape and dtype of `A`.

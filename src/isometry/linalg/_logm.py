@@ -1,14 +1,15 @@
 r"""Principal logarithm of orthogonal and unitary matrices, and its derivative.
 
-The Hermitian part $C$ and the skew part $S$ of $Q$ have the eigenvalues $\cos\theta$
-and $i \sin\theta$, with the same eigenvectors. Where no angle is near $\pi$,
-$\log Q = S f(C)$ with $f(\cos\theta) = \theta / \sin\theta$, by one Hermitian
-eigendecomposition of $C$. This works even if the decomposition mixes the eigenvectors
-of $\theta$ and $-\theta$, or of angles that are close to each other. The eigenspaces
-with angles near $\pi$ are treated separately: the logarithm of $-Q$ is computed there,
-and $\pi J$ is added to make up for the minus sign. The eigenvalues of $J$ are $i$ times
-the signs of the sines. Angles count as near $\pi$ above a threshold between $\pi / 2$
-and $2 \pi / 3$, which is chosen for each matrix.
+The eigenvalues of $Q$ are $e^{i\theta}$, with angles $|\theta| \le \pi$. The Hermitian
+part $C$ and the skew part $S$ of $Q$ have the eigenvalues $\cos\theta$ and
+$i \sin\theta$, with the same eigenvectors. Where no $|\theta|$ is near $\pi$,
+$\log Q = S f(C)$ with $f(\cos\theta) = \theta / \sin\theta$. One Hermitian
+eigendecomposition of $C$ gives $f(C)$. This works even if the decomposition mixes the
+eigenvectors of $\theta$ and $-\theta$, or of angles that are close to each other. The
+eigenspaces with $|\theta|$ near $\pi$ are treated separately: the logarithm of $-Q$ is
+computed there, and $\pi J$ is added to make up for the minus sign. The eigenvalues of
+$J$ are $i$ times the signs of the sines. An angle counts as near $\pi$ if $|\theta|$ is
+above a threshold between $\pi / 2$ and $2 \pi / 3$, which is chosen for each matrix.
 """
 
 import math
@@ -39,7 +40,7 @@ def logm_unitary(Q: Square) -> Square:
 
     With $Q = V \operatorname{diag}(e^{i\theta}) V^H$ and $|\theta_j| \le \pi$,
 
-    $$ \log Q = V \operatorname{diag}(i\theta) V^H, \qquad \exp(\log Q) = Q. $$
+    $$ A = \log Q = V \operatorname{diag}(i\theta) V^H, \qquad \exp A = Q. $$
 
     Eigenvalues -1 of a real matrix come in pairs, and each pair is a rotation by $\pi$
     in a plane of the eigenspace; the plane and the direction are arbitrary. The error
@@ -51,12 +52,13 @@ def logm_unitary(Q: Square) -> Square:
     torch's own functions are within this bound. A matrix with a larger defect is
     refused.
 
-    The gradient is tangent: $g = Q \Gamma$ with $\Gamma$ skew, so that
-    $\langle g, dQ \rangle$ is correct for $dQ = Q \Omega$ and zero for normal $dQ$. In
-    forward mode, the normal part of $dQ$ is dropped. Both derivatives have a pole where
-    $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. Derivatives of any
-    order are available. Forward and reverse mode can be nested, but not forward mode in
-    forward mode. A matrix with an entry that is not finite has the logarithm NaN.
+    The gradient is tangent: $g = Q \Gamma$ with $\Gamma$ skew. So
+    $\langle g, dQ \rangle$ is correct for tangent $dQ = Q \Omega$, with $\Omega$ skew,
+    and zero for normal $dQ$. In forward mode, the normal part of $dQ$ is dropped. In
+    both modes, the derivative has a pole where $\theta_j - \theta_k = 2\pi$, and so at
+    pairs of eigenvalues -1. Derivatives of any order are available. Forward and reverse
+    mode can be nested, but not forward mode in forward mode. A matrix with an entry
+    that is not finite has the logarithm NaN.
 
     Cost: one `eigh`, a second one for the eigenspaces with angles near $\pi$ if there
     are any, and about 5 products; the derivative takes one complex `eigh` and 5
@@ -199,11 +201,12 @@ def _principal(Q: Tensor) -> Tensor:
     if not Q.is_complex():
         _check_determinant(sizes)
     ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
-    # M is S f(C), where `ratio` holds the eigenvalues of f(C). Only the skew part of M,
-    # (S f(C) + f(C) S) / 2, is returned. `_split` finds a gap between the cosines, and
-    # rounding leaves entries of order eps / gap in the block of S that couples the
-    # eigenspaces on the two sides of the gap. The skew part is correct to first order
-    # in these entries.
+    # M is S f(C), where C is the Hermitian part of Q. `ratio` holds the eigenvalues of
+    # f(C), with cosines raised to at least -0.5. (For angles near pi, D corrects M.)
+    # Rounding mixes the eigenspaces on the two sides of the gap that `_split` finds: in
+    # the basis V, it leaves entries of order eps / gap in the block of S that couples
+    # the two sides. The skew part of M, (S f(C) + f(C) S) / 2, is still correct to
+    # first order in these entries, and only this part is returned.
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
         if s > 0:
@@ -211,7 +214,8 @@ def _principal(Q: Tensor) -> Tensor:
             W = V[at][..., :s]
             S_far = W.mH @ S[at] @ W
             S_far = (S_far - S_far.mH) / 2
-            # On the span of W, D is log(-Q) + pi J minus the part that M already holds.
+            # On the span of W, let J be `_quarter_turn(S_far)`. The logarithm there is
+            # log(-Q) + pi J. D is this logarithm minus the part that M already holds.
             scale = _angle_over_sine(-cosines[at, :s]) + ratio[at, :s]
             scale = (scale[..., :, None] + scale[..., None, :]) / 2
             D = math.pi * _quarter_turn(S_far) - scale * S_far
@@ -236,13 +240,13 @@ def _angle_over_sine(cosine: Tensor) -> Tensor:
 
 
 def _quarter_turn(S: Tensor) -> Tensor:
-    r"""Skew unitary $J$ with $S = J |S|$. If `S` is real, so is $J$.
+    r"""Skew unitary $J$ with $S = J |S|$, for the skew part $S$ of a unitary matrix.
 
-    A real $S$ must have an even number of rows. On the vectors that $S$ maps to zero,
-    up to rounding, $J$ is not unique. If $S$ is complex, any choice will do.
+    The eigenvalues of $-iS$ are the sines of the angles. On the vectors that $S$ maps
+    to zero, up to rounding, $J$ is not unique, and any choice is correct.
 
-    The sines are the eigenvalues of $-iS$. If $S$ is real, $J$ is a quarter turn in
-    each plane of `rotation_planes`.
+    If $S$ is real, so is $J$: a quarter turn in each plane of `rotation_planes`. Then
+    $S$ must have an even number of rows.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():

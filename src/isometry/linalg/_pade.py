@@ -100,11 +100,11 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
     $$ A = \log Q + V \operatorname{diag}(i (x - \theta)) V^H, \qquad
        r_m(A) = Q. $$
 
-    From degree 2 on, $\varphi$ passes $\pi$ at a finite $x$, with a slope of at least
-    2/3: at $\sqrt{12}$ for degree 2, at $\sqrt{10}$ for degree 3, and within 0.001 of
-    $\pi$ for higher degrees. So every unitary $Q$ is reached, and every orthogonal one
-    with determinant 1. Degree 1 is `cayley_inverse`, with the eigenvalue $-1$ out of
-    reach.
+    From degree 2 on, $\varphi$ reaches $\pi$ at a finite $x$, where its slope is at
+    least 2/3. This $x$ is $\sqrt{12}$ for degree 2, $\sqrt{10}$ for degree 3, and
+    within 0.001 of $\pi$ for higher degrees. So every unitary $Q$ is reached, and every
+    orthogonal $Q$ with determinant 1. Degree 1 is `cayley_inverse`, which refuses the
+    eigenvalue $-1$.
 
     This is meant for initialization: it has no gradient, and like `logm_unitary` it
     reads from the device. A matrix with an entry that is not finite gives NaN. Cost:
@@ -176,24 +176,25 @@ def _horner(b: list[float], x: Tensor) -> Tensor:
 def pade_radius(degree: int, dtype: torch.dtype) -> float:
     r"""A norm, at most 6, below which $r_m$ and exp agree to the unit roundoff.
 
-    With $u$ the unit roundoff of `dtype`, for all real $|x| \le \theta$,
+    The norm is $\min(\theta, 6)$. With $u$ the unit roundoff of `dtype`, the first
+    equation defines $\theta$, and the inequality holds for all real $x$:
 
-    $$ |r_m(ix) - e^{ix}| \le c_m |x|^{2m+1}, \quad
+    $$ \theta^{2m} = \frac{u}{(2m+1)\,c_m}, \quad
        c_m = \frac{(m!)^2}{(2m)!\,(2m+1)!}, \qquad
-       \theta^{2m} = \frac{u}{(2m+1)\,c_m}. $$
+       |r_m(ix) - e^{ix}| \le c_m |x|^{2m+1}. $$
 
-    The inequality is Pade's remainder $q(z) e^z - p(z) = \pm \frac{z^{2m+1}}{(2m)!}
-    \int_0^1 t^m (1-t)^m e^{tz} dt$ on the imaginary axis, where $|q| \ge 1$. Because of
-    the factor $2m + 1$ in $\theta^{2m}$, derivatives, and so gradients, are as accurate
-    as values. The result is never above 6: at larger norms the terms of $q$ begin to
-    cancel, and one more squaring loses fewer digits.
+    The inequality follows from Pade's remainder, with $r_m = p / q$: on the imaginary
+    axis, $q(z) e^z - p(z) = \pm \frac{z^{2m+1}}{(2m)!} \int_0^1 t^m (1-t)^m e^{tz} dt$
+    and $|q| \ge 1$. Because of the factor $2m + 1$ in $\theta^{2m}$, derivatives, and
+    so gradients, are as accurate as values. The norm is never above 6: at larger norms
+    the terms of $q$ begin to cancel, and one more squaring loses fewer digits.
 
     Args:
         degree: $m$.
         dtype: real or complex.
 
     Returns:
-        $\theta$.
+        $\min(\theta, 6)$.
 
     References:
         [Hig08] section 10.3 for the remainder.
@@ -240,7 +241,7 @@ def _coefficients(degree: int) -> list[float]:
 
 
 def _approximant(A: Tensor, degree: int, squares: Sequence[Tensor] = ()) -> Tensor:
-    """r_m(A). `squares` may hold the first few of A^2, A^4, ..., if they are known.
+    """r_m(A); `squares` may hold the first few of A^2, A^4, ..., if they are known.
 
     With U the odd and V the even part of q(-A), r = (V - U)^-1 (V + U). It is computed
     as I + 2 (V - U)^-1 U, so that no digits are lost if A is small.

@@ -20,9 +20,10 @@ def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
        u_j > 0, \quad w_j \ge 0. $$
 
     Each factor maps skew matrices to unitary ones. There is one factor for each pair of
-    zeros, and one with $w = 0$ for the real zero, which exists if $m$ is odd. On the
-    imaginary axis, the terms of a factor differ in size by $|z|^2$, not by $|z|^m$, so
-    rounding errors grow by at most $|z|^2$.
+    zeros, and one with $w = 0$ for the real zero, which exists if $m$ is odd. For a
+    large $|z|$, the terms of one factor range in size from 1 to about $|z|^2$, and the
+    terms of the whole numerator from 1 to about $|z|^m$. So on the imaginary axis, a
+    factor magnifies rounding errors at most about $|z|^2$ times.
 
     Args:
         degree: $m$.

@@ -57,7 +57,7 @@ def polar(X: Matrix) -> Matrix:
     Y = in_float32_or_wider(X)
     with autocast_off(Y.device):
         poison = nan_unless_finite(Y)
-        # LAPACK raises for the whole batch if one matrix contains NaN, so this matrix
+        # LAPACK raises for the whole batch if one matrix contains NaN, so such a matrix
         # is replaced with the identity
         eye = torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device)
         Y = torch.where(poison.isnan(), eye, Y)
@@ -68,7 +68,10 @@ def polar(X: Matrix) -> Matrix:
 
 
 class PolarFactor(Function):
-    """X -> Q for tall or square X, with the eigenvalues and eigenvectors of H."""
+    """X -> Q for tall or square X = Q H, where H is positive semidefinite.
+
+    The eigenvalues and eigenvectors of H are outputs too.
+    """
 
     generate_vmap_rule = True
 
@@ -99,9 +102,9 @@ _polar_factor = traceable(PolarFactor)
 
 
 def _derivative(X: Tensor, Q: Tensor, s: Tensor, V: Tensor, E: Tensor) -> Tensor:
-    """Derivative of the polar factor along E.
+    """Derivative along E of the polar factor Q, where X = Q H and H = V diag(s) V^H.
 
-    H is computed from X and Q, not from s and V, so that the derivative can be
+    H is computed as Q^H X, not from s and V, so that the derivative can be
     differentiated again.
     """
     H = Q.mH @ X

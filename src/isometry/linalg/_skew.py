@@ -1,4 +1,4 @@
-"""The skew matrix with given free coordinates."""
+"""The skew matrix with given coordinates, and tools for functions of skew matrices."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from isometry._checks import check_square, is_finite
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
 
-# With fewer rows than this, torch's operations are as fast as `LowerTriangle`, and a
-# rotation is as fast in torch's operations as in a single call of C.
+# With fewer rows than this, torch's operations are as fast as C, both in `skew` and in
+# `rotation` of _expm/rotation.py.
 FEWEST_ROWS = 32
 
 
@@ -60,7 +60,7 @@ def skew_eigh(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def rotation_planes(V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Orthonormal vectors that span the planes in which a real skew matrix acts.
+    r"""Orthonormal vectors that span the planes in which a real skew matrix $A$ acts.
 
     For an eigenvector $(x + iy)/\sqrt2$ of $-iA$ with angle $\theta$, $x$ and $y$ span
     a plane, where $A y = \theta x$ and $A x = -\theta y$. LAPACK does not know that

@@ -1,6 +1,6 @@
 """Scaling and squaring, where each matrix of a batch has its own number of squarings.
 
-The method "products" of `expm_skew` has its own code, which squares $Q - I$ instead of
+The method "products" of `expm_skew` has its own code, which stores $Q - I$ instead of
 $Q$.
 """
 
@@ -38,7 +38,7 @@ def scaled_and_squared(
     unit = torch.exp2(-s)
     Q = function(*(P * unit**exponent for exponent, P in powers.items()))
     # A graph cannot contain a loop whose length is read from a tensor, so in a graph
-    # the loop is a custom operator. An autograd function would not do, because Dynamo
+    # the loop is a custom operator. An autograd function would not work, because Dynamo
     # in torch 2.13 refuses `.item()` inside an autograd function.
     return _square_op(Q, s) if needs_operator(Q) else _square(Q, s)
 
@@ -56,7 +56,7 @@ def one_norm(A: Tensor) -> Tensor:
 
 def _square(Q: Tensor, s: Tensor) -> Tensor:
     """Q^(2^s), by repeated squaring."""
-    # the largest s of the batch, which inside `vmap` includes all mapped matrices
+    # the largest s of the batch; inside `vmap`, the batch includes all mapped matrices
     steps = int(Maximum.apply(s.nan_to_num())) if s.numel() else 0
     for j in range(steps):
         Q = torch.where(j < s, Q @ Q, Q)

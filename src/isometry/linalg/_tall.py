@@ -26,9 +26,9 @@ Leading = Callable[[Tensor, int], Tensor]
 def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     r"""Point reached from `B` along the Stiefel geodesic with initial velocity `X`.
 
-    The Stiefel manifold is the set of matrices with orthonormal columns, $B^H B = I$,
-    here with the canonical metric. With $\Omega$ the skew part of $B^H X$ and $X_\perp
-    = X - B B^H X$,
+    The Stiefel manifold is the set of $n \times k$ matrices with orthonormal columns,
+    $B^H B = I$, here with the canonical metric. With $\Omega$ the skew part of $B^H X$
+    and $X_\perp = X - B B^H X$,
 
     $$ Y = \exp(A) B, \qquad
        A = X_\perp B^H - B X_\perp^H + B \Omega B^H. $$
@@ -89,9 +89,9 @@ def tall_map(
 
     $f$ must map skew matrices to unitary ones. It is passed as two functions that
     return the first columns of $f$ of a matrix. If $n \le 2k$, `of_skew` is called with
-    $A$ itself. If $n > 2k$, `of_block` is called with the $2k \times 2k$ matrix, which
-    is similar to a skew matrix but not normal. Without `of_block`, $A$ is formed for
-    every $n$. Everything else in the docstring of `expm_tall` holds here too.
+    $A$ itself. If $n > 2k$, `of_block` is called with the $2k \times 2k$ matrix. Its
+    eigenvalues are imaginary, but it is not normal. Without `of_block`, $A$ is formed
+    for every $n$. Everything else in the docstring of `expm_tall` holds here too.
     """
     check_tall(X, name="X")
     if B is not None:
@@ -110,7 +110,7 @@ def tall_map(
 
 
 def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Omega and X_perp. If B is None, X_perp lacks its first k rows, which are zero."""
+    """Omega and X_perp; if B is None, X_perp lacks its first k rows, which are zero."""
     k = X.shape[-1]
     along = X[..., :k, :] if B is None else B.mH @ X
     X_perp = X[..., k:, :] if B is None else X - B @ along

@@ -1,10 +1,11 @@
 """The exponential as torch sees it: autograd functions, and operators in graphs.
 
 No single mechanism of torch supports double backward, forward mode, `vmap` and
-`torch.compile` at once. The plan depends on the numbers in the matrix, so a compiler
-cannot trace an autograd function that chooses the plan. A compiler need not trace a
-custom operator, but an operator drops the tangents of forward mode. So this file has
-both an autograd function and an operator, and `exponential` picks one.
+`torch.compile` at once. The plan, which exponential.py explains, depends on the numbers
+in the matrix. So a compiler cannot trace an autograd function that chooses the plan. A
+compiler need not trace a custom operator, but an operator drops the tangents of forward
+mode. So this file has both autograd functions and operators, and functions such as
+`exponential` pick one.
 """
 
 import math
@@ -149,8 +150,8 @@ def _times(X: Pair, Y: Pair) -> Pair:
 def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
     value = sum(c * matrix for c, (matrix, _) in zip(row, basis, strict=True))
     slope = sum(c * tangent for c, (_, tangent) in zip(row, basis, strict=True))
-    # both are tensors already, and `torch.as_tensor` would move them to torch's default
-    # device
+    # Both are tensors already, but `sum` is annotated to return an int as well. `cast`
+    # leaves them alone; `torch.as_tensor` would move them to torch's default device.
     return cast("Pair", (value, slope))
 
 

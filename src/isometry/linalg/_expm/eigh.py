@@ -20,8 +20,9 @@ from isometry.linalg._skew import rotation_planes, skew_eigh
 def expm_eigh(A: Tensor) -> Tensor:
     r"""$\exp A = V e^{i\Theta} V^H$, where $-iA = V \Theta V^H$.
 
-    With $G$ the gradient with respect to $\exp A$, the Daleckii--Krein theorem gives
-    the gradient with respect to $A$. It is the skew part of
+    $V$ is unitary, and $\Theta$ is the diagonal matrix of the angles $\theta_j$. With
+    $G$ the gradient with respect to $\exp A$, the Daleckii--Krein theorem gives the
+    gradient with respect to $A$. It is the skew part of
     $V (\bar\Phi \circ (V^H G V)) V^H$ with
 
     $$ \Phi_{jk} = \frac{e^{i\theta_j} - e^{i\theta_k}}{i(\theta_j - \theta_k)}

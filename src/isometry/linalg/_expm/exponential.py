@@ -4,12 +4,13 @@ Each matrix gets a plan: a polynomial $p$ and a number $s$ of squarings in
 $\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
 matrix of large norm does not slow down the rest of the batch.
 
-The plan depends on a bound on the largest angle. To find a bound, let $x_j =
-\theta_j^2$ for each angle $\theta_j$ of $A$. The power sums $s_p = \sum_j x_j^p$ for $p
-= 2, 3, 4$ are, up to sign, the inner products of $A^2$ and $A^4$, which the exponential
-needs anyway. If $A$ is real, its angles come in pairs. Then there is one $x_j$ for each
-pair, and the sums are half the inner products. Subtract the powers of the largest
-$x_j$, called $x$, from the sums. The remaining sums still obey Cauchy--Schwarz,
+The eigenvalues of $A$ are $i\theta_j$, and the real numbers $\theta_j$ are the angles
+of $A$. The plan depends on a bound on the largest $|\theta_j|$. To find a bound, let
+$x_j = \theta_j^2$. The power sums $s_p = \sum_j x_j^p$ for $p = 2, 3, 4$ are, up to
+sign, the inner products of $A^2$ and $A^4$, which the exponential needs anyway. If $A$
+is real, its angles come in pairs $\pm\theta_j$. Then there is one $x_j$ for each pair,
+and the sums are half the inner products. Subtract the powers of the largest $x_j$,
+called $x$, from the sums. The remaining sums still obey Cauchy--Schwarz,
 
 $$ (s_2 - x^2)(s_4 - x^4) \ge (s_3 - x^3)^2. $$
 
@@ -18,13 +19,14 @@ $x^2 (x - r)^2 \le v \, (s_2 - x^2)$; since $x \ge s_4 / s_3 =: \ell$,
 
 $$ x \;\le\; \tfrac12 \Bigl( r + \sqrt{r^2 + 4 \sqrt{v \, (s_2 - \ell^2)}} \Bigr). $$
 
-Equality holds if all angles are equal. The same bound on $\theta^4$, from $A^4$ and
-$A^8$, is sharper and costs one more product.
+Equality holds if all $x_j$ are equal. The same method with $x_j = \theta_j^4$, from
+$A^4$ and $A^8$, gives a sharper bound and costs one more product.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -49,7 +51,7 @@ MANY_SQUARINGS = 8
 # Without the factor, upper bounds were too low by a relative error of up to 1.02e-3, in
 # tests with 600 seeds and sizes up to 512 (worst: complex64, n = 6, all angles but one
 # equal).
-MARGIN = 1 + 2e-3
+_MARGIN = 1 + 2e-3
 
 
 @lru_cache
@@ -69,8 +71,9 @@ def plan_edges(dtype: torch.dtype) -> list[float]:
     """The largest angle for which each plan is accurate, in ascending order.
 
     A plan is an index into this list: first all schemes, then the last scheme with 1,
-    2, 3, ... squarings. Above the largest angle, no digit would be correct: at an
-    angle of 1 / eps, rounding A alone rotates the result by a radian.
+    2, 3, ... squarings. There is no plan for angles above the last entry, because no
+    digit would be correct: at an angle of 1 / eps, rounding A alone rotates the result
+    by a radian.
     """
     edges = [scheme.theta for scheme in SCHEMES[dtype.to_real()]]
     while edges[-1] * torch.finfo(dtype).eps < 1:
@@ -156,7 +159,7 @@ def choose_plans(
     """Choose the plan of each matrix, and write the powers of A that it uses into W."""
     if norm_bound is None:
         # if the sum of theta^4 is at most this, the first plan suffices
-        skip_up_to = (plan_edges(A.dtype)[0] / MARGIN) ** 4
+        skip_up_to = (plan_edges(A.dtype)[0] / _MARGIN) ** 4
         sums = backend.powers(
             A, W, skip_up_to=skip_up_to, from_coordinates=from_coordinates
         )
@@ -180,8 +183,8 @@ def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     """
     # numpy reads the numbers without an operation that torch would trace
     numbers = plans.numpy()
-    # for a single matrix, the comparison is skipped, since it takes 5 us, as long as a
-    # small product
+    # With one matrix there is nothing to compare. Skipping the comparison saves 5 us,
+    # the time of a small product.
     if numbers.size == 1 or (numbers == numbers[0]).all():
         yield int(numbers[0]), None
         return
@@ -343,34 +346,37 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
     """Lower and upper bound on the largest angle of a matrix, from its power sums.
 
     Args:
-        sums: the sums of x^2, x^3 and x^4 over the angles theta of a matrix, where x is
-            |theta|^power: numbers for one matrix, arrays for several. The sign of the
-            second sum does not matter.
+        sums: the sums of x^2, x^3 and x^4, where x is |theta|^power for each angle
+            theta of a matrix, or for one angle of each pair if the matrix is real.
+            They are numbers for one matrix, and arrays or tensors for several. The
+            sign of the second sum does not matter.
         power: 2 or 4.
 
     Returns:
-        Two numbers or two arrays, like `sums`. The upper bound is infinite or NaN where
-        the first sum is.
+        Two numbers, arrays or tensors, like `sums`. The upper bound is infinite or NaN
+        where the first sum is.
     """
     s2, s3, s4 = sums
     largest = s2**0.5
-    # `extremes` needs a finite s4 > 0 and s3 != 0; otherwise use the bound from s2
-    # alone. s3 and s4 may overflow or underflow. And s3 may be zero if the matrix is
-    # not skew, for example if it is a cyclic permutation.
+    # `_extremes` needs a finite s4 > 0 and s3 != 0. Otherwise the upper bound comes
+    # from s2 alone. s3 and s4 may overflow or underflow, and s3 may be zero if the
+    # matrix is not skew, for example if it is a cyclic permutation.
     if isinstance(s2, float):
         sound = 0 < s4 < math.inf and s3 != 0
-        lower, upper = extremes(s2, abs(s3), s4) if sound else (0.0, largest)
+        lower, upper = _extremes(s2, abs(s3), s4) if sound else (0.0, largest)
         upper = min(upper, largest)
     else:
+        library: Any = torch if isinstance(s2, Tensor) else np
         sound = (s4 > 0) & (s4 < math.inf) & (s3 != 0)
-        with np.errstate(all="ignore"):
-            lower, upper = extremes(s2, abs(s3), s4)
-        lower = np.where(sound, lower, 0)
-        upper = np.where(sound, np.fmin(upper, largest), largest)
-    return lower ** (1 / power) / MARGIN, upper ** (1 / power) * MARGIN
+        # numpy warns of a division by zero, torch does not
+        with nullcontext() if library is torch else np.errstate(all="ignore"):
+            lower, upper = _extremes(s2, abs(s3), s4)
+        lower = library.where(sound, lower, 0)
+        upper = library.where(sound, library.fmin(upper, largest), largest)
+    return lower ** (1 / power) / _MARGIN, upper ** (1 / power) * _MARGIN
 
 
-def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
+def _extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
     """Lower and upper bound on the largest of some numbers x >= 0, not all zero.
 
     The arguments are the sums of x^2, x^3 and x^4.

@@ -57,20 +57,17 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
 def within_reach(A: Tensor, reach: float) -> Tensor:
     """The skew matrices A, or NaN for a matrix with an angle that may exceed `reach`.
 
-    The angles are bounded as in `angle_bounds`, but on the device of A, so the host
-    does not wait. Cost: two products. Where the value is NaN, the gradient is NaN too.
+    The angles are bounded on the device of A, so the host does not wait. Cost: two
+    products. Where the value is NaN, the gradient is NaN too.
     """
     X = A.detach()
     X2 = X @ X
     X4 = X2 @ X2
-    # the angles of a real matrix come in pairs, of which one is counted
+    # the angles of a real matrix come in pairs, and each pair is counted once
     weight = 1.0 if A.is_complex() else 0.5
     pairs = ((X2, X2), (X2, X4), (X4, X4))
     s2, s3, s4 = (weight * (Y.conj() * Z).real.sum((-2, -1)) for Y, Z in pairs)
-    largest = s2.sqrt()
-    sound = (s4 > 0) & s4.isfinite() & (s3 != 0)
-    sharp = torch.fmin(products.extremes(s2, s3.abs(), s4)[1], largest)
-    upper = torch.where(sound, sharp, largest).sqrt() * products.MARGIN
+    upper = products.angle_bounds((s2, s3, s4), power=2)[1]
     # written so that a bound of NaN counts as above `reach`
     factor = 1 + nan_unless(upper <= reach, like=upper)
     return A * factor[..., None, None]

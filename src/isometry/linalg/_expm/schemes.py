@@ -9,8 +9,8 @@ $$ P_3 = L_3 R_3, \quad P_4 = L_4 R_4, \quad \ldots, \quad
 
 The scheme for the smallest angles has no $A^4$. Since $A^2$ and $A^4$ are Hermitian,
 pulling a gradient back through either square costs one product, not two. The same holds
-for a $P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme with $m$ products, $h$ of which are
-such squares, costs $2 m - h$ products in the backward pass.
+for a $P_3$ with $L_3 = R_3 = A^2 + a A^4$. If a scheme has $m$ products, and $h$ of the
+products are such squares, then its backward pass costs $2 m - h$ products.
 """
 
 from dataclasses import dataclass
