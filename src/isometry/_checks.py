@@ -1,8 +1,8 @@
 """Argument checks, made once, in the public functions.
 
 Error messages read "`name` must <condition>; got <value>.", followed by a remedy if
-there is one. NaN and infinity are errors only in `check_skew`. The other checks accept
-a matrix that contains NaN or infinity, and the public function then returns NaN for it.
+there is one. A matrix that contains NaN or infinity is refused only by `check_skew`.
+The other checks accept it, and the public function then returns NaN for it.
 """
 
 from numbers import Real
@@ -163,10 +163,10 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
         name: name of the matrices in the message.
 
     Raises:
-        TypeError: if `A` has an integer dtype, is on the meta device or in
-            FakeTensorMode.
-        ValueError: if `A` is not square, or if a matrix is not skew or not finite; the
-            message then states the defect and its bound.
+        TypeError: if `A` is not a tensor, has an integer dtype, or has no numbers (on
+            the meta device or in FakeTensorMode).
+        ValueError: if `A` is not square, or if a matrix is not skew or not finite. If
+            the matrices are square, the message states the defect and its bound.
     """
     check_square(A, name=name)
     if A.numel() == 0:

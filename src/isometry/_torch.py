@@ -269,7 +269,8 @@ HIDDEN_HOOK = object()
 def packing_hook() -> Any:
     """The active hook that packs tensors when autograd saves them, or None.
 
-    Torch 2.7 says only whether there is a hook; then the result is `HIDDEN_HOOK`.
+    In torch 2.7, we can only find out whether there is a hook. If there is one, the
+    result is then `HIDDEN_HOOK`.
     """
     if _hooks_on_saved_tensors is None:
         return HIDDEN_HOOK if _packs_saved_tensors() else None
@@ -322,15 +323,16 @@ def compute_flat_weights(
     cls.flatten_parameters = _do_nothing
     # `RNNBase.__setattr__` would read all weights in order to update the list
     cls.__setattr__ = torch.nn.Module.__setattr__
-    # These attributes have no effect until the original class is restored. Then torch
-    # notices that the references do not refer to the weights, and fills the list again.
+    # The attributes set below have no effect until the original class is restored. Then
+    # torch notices that the weak references do not refer to the weights, and fills the
+    # list again.
     names = getattr(module, "_flat_weights_names", ())
     refs = [weakref.ref(torch.nn.RNNBase) for _ in names]
     module.__dict__.update(_flat_weights=[], _flat_weight_refs=refs)
 
 
 def _do_nothing(*_: Any) -> None:
-    """Replaces torch's methods that would set or update the list of weights."""
+    """Replaces torch's methods that update the list of weights, or flatten them."""
 
 
 def fill_flat_weights(module: torch.nn.RNNBase) -> None:

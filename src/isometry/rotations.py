@@ -4,9 +4,9 @@ A rotation vector is the axis times the angle in radians. A quaternion is
 $(x, y, z, w)$ with the scalar part last, as in SciPy and roma; $q$ and $-q$ are the
 same rotation. A matrix rotates column vectors, $x \mapsto R x$. All functions accept
 any number of leading batch axes, and return NaN for inputs that are not finite. They
-are differentiable to any order, except `angle` at equal rotations and, where the angle
-is $\pi$, `angle`, `to_vector` and `to_quaternion`. For inputs in half precision, they
-compute in single precision.
+are differentiable to any order, with two exceptions: `angle` where the rotations are
+equal, and `angle`, `to_vector` and `to_quaternion` where the angle is $\pi$. For inputs
+in half precision, the functions compute in single precision.
 
 Other geometric functions are methods of the group: `SO(3).geodesic`, `SO(3).mean`,
 `SO(3).random`, `SO(3).log`.

@@ -118,7 +118,8 @@ class ExpLSTM(AbstractGated):
             `isometry.orthogonal`.
         init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
             "haar" is usual for gated cells.
-        rebase_every: number of optimizer steps after which the base moves.
+        rebase_every: move the base to the weight after this many optimizer steps, as in
+            `isometry.orthogonal`.
         rebase_radius: move the base when an angle of the coordinates exceeds this
             radius. If both `rebase_every` and `rebase_radius` are None, the base stays
             at the initial maps.
@@ -222,7 +223,8 @@ class ExpGRU(AbstractGated):
             `isometry.orthogonal`.
         init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
             "haar" is usual for gated cells.
-        rebase_every: number of optimizer steps after which the base moves.
+        rebase_every: move the base to the weight after this many optimizer steps, as in
+            `isometry.orthogonal`.
         rebase_radius: move the base when an angle of the coordinates exceeds this
             radius. If both `rebase_every` and `rebase_radius` are None, the base stays
             at the initial maps.

@@ -80,7 +80,8 @@ class ExpRNNCell(AbstractNamedCell):
 
     It is like `torch.nn.RNNCell`, but has only one bias. For modReLU this bias is the
     threshold $b$; for other nonlinearities it is added to $T x$. An `ExpRNN` has one
-    cell for each layer and direction.
+    cell for each layer and direction. The weight is $W = B\,\phi(A)$ with a base $B$, a
+    retraction $\phi$, and a skew matrix $A$, whose coordinates are trained.
 
     Args:
         input_size: number of features of $x$.
@@ -97,7 +98,7 @@ class ExpRNNCell(AbstractNamedCell):
         init: how $W$ is initialized: "henaff", "cayley", or any other `init` of
             `isometry.orthogonal`. [LM19] uses "henaff" for copying and TIMIT, and
             "cayley" for MNIST.
-        rebase_every: number of optimizer steps after which the base moves.
+        rebase_every: move the base to the weight after this many optimizer steps.
         rebase_radius: move the base when an angle of the coordinates exceeds this
             radius. If both `rebase_every` and `rebase_radius` are None, the base is the
             identity, as in [LM19].
@@ -161,8 +162,8 @@ class ExpRNNCell(AbstractNamedCell):
     def reset_parameters(self) -> None:
         """Draw new values for all parameters, in the same way as the constructor.
 
-        The numbers come from torch's default generator. If `fold` has removed the
-        constraint, the recurrent weight becomes the identity.
+        The numbers come from torch's default generator. If `isometry.fold` has
+        removed the constraint, the recurrent weight becomes the identity.
         """
         # The constraint, if there is one, notices this write. At the end of this method
         # it replaces the identity with the weight that `init` asks for.
@@ -258,7 +259,7 @@ def _check_dtype(dtype: torch.dtype, *, unitary: bool) -> None:
 
 
 def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
-    """The nonlinearity as the fast scan takes it.
+    """The nonlinearity in the form that `scan_field` takes.
 
     Raises:
         ValueError: if the nonlinearity is unknown, or not defined for complex states.
@@ -280,12 +281,13 @@ class ExpRNN(AbstractNamedRecurrent):
 
     $$ h_{t+1} = \sigma(\exp(A)\, h_t + T x_{t+1}), \qquad A^H = -A. $$
 
-    It is called like `torch.nn.RNN`, with the same arguments, shapes and names for the
-    weights (`weight_hh_l0` and so on, read-only; the parameters are in `cells`).
-    Two things differ. First, a cell has one bias vector. For modReLU it is the
-    threshold $b$; for other nonlinearities it is added to $T x$. Second, the default
-    nonlinearity is modReLU, which unlike tanh is not bounded: states can grow with the
-    number of time steps, which makes initial losses larger.
+    Training changes the free coordinates of $A$. Another retraction $\phi$ replaces
+    $\exp(A)$ with $\phi(A)$. With a moving base $B$, the weight is $B \exp(A)$.
+    The layer is called like `torch.nn.RNN`, with the same arguments, shapes and weight
+    names (`weight_hh_l0` and so on, read-only; the parameters are in `cells`).
+    Two things differ. First, a cell has one bias vector, as explained in `ExpRNNCell`.
+    Second, the default nonlinearity is modReLU, which unlike tanh is not bounded:
+    states can grow with the number of time steps, which makes initial losses larger.
 
     If the nonlinearity is "tanh" or "relu", `isometry.load_foreign` loads checkpoints
     from `nn.RNN`, and replaces the recurrent weight with the nearest rotation;
@@ -314,7 +316,7 @@ class ExpRNN(AbstractNamedRecurrent):
         init: how the recurrent weight is initialized: "henaff", "cayley", or any other
             `init` of `isometry.orthogonal`. [LM19] uses "henaff" for copying and TIMIT,
             and "cayley" for MNIST.
-        rebase_every: number of optimizer steps after which the base moves.
+        rebase_every: move the base to the weight after this many optimizer steps.
         rebase_radius: move the base when an angle of $A$ exceeds this radius. If both
             `rebase_every` and `rebase_radius` are None, the base is the identity, as in
             [LM19].

@@ -27,17 +27,18 @@ from isometry.parametrizations._register import constrain
 
 @dataclass(frozen=True)
 class Gates:
-    """The differences between an LSTM and a GRU.
+    """A kind of gated cell: everything in which an LSTM and a GRU differ.
 
     Attributes:
         number: how many gates there are. The candidate counts as a gate: it is `g` in
             an LSTM and `n` in a GRU.
         states: how many tensors make up a state.
-        next_state: computes the next state from T x + b, W h and the state.
-        resets: whether a gate multiplies W h. If so, adding a bias to W h differs from
-            adding it to T x.
+        next_state: computes the next state from T x + b, W h (plus its own bias, if
+            there is one) and the state.
+        resets: whether a gate multiplies the candidate's W h. If so, adding a bias to
+            this W h differs from adding it to T x.
         loop: torch's function that loops over time.
-        layer: torch's module.
+        layer: torch's class, `nn.LSTM` or `nn.GRU`.
     """
 
     number: int
@@ -112,8 +113,8 @@ class GatedCell(AbstractNamedCell):
     def reset_parameters(self) -> None:
         """Draw new values for all parameters, in the same way as the constructor.
 
-        The numbers come from torch's default generator. If `fold` has removed the
-        constraint, the matrices in `weight_hh` become the identity.
+        The numbers come from torch's default generator. If `isometry.fold` has
+        removed the constraint, the matrices in `weight_hh` become the identity.
         """
         # The constraint, if there is one, notices this write. At the end of this method
         # it replaces the identity with the matrices that `init` asks for.

@@ -98,8 +98,8 @@ def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
     """Apply a conversion such as `t.double()` to `X`, which stays real or complex.
 
     torch's `Module.double` leaves complex tensors alone, and `Module.to` with a dtype
-    makes all tensors real, or all complex. A cell may have both kinds of tensors, in
-    the same precision.
+    makes all tensors real, or all complex. Neither method fits a cell, which may have
+    real and complex tensors of the same precision.
 
     Raises:
         TypeError: if `X` is complex, and the conversion is one to half precision.
@@ -129,15 +129,15 @@ def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
 def _polish(Q: Tensor, manifold: AbstractManifold, before: torch.dtype) -> None:
     """Remove the rounding errors of a point that was cast to a wider dtype.
 
-    After a cast to the same or a narrower dtype, `Q` does not change. Nor does a `Q`
-    that was not a point in the dtype `before`.
+    `Q` does not change if its dtype is not wider than `before`, if it is a fake tensor
+    or a wrapper, or if its defect is larger than rounding to `before` explains.
     """
     wider = torch.finfo(Q.dtype).eps < torch.finfo(before).eps
     if not wider or is_fake(Q) or is_wrapper(Q):
         return
     if manifold.worst_defect(Q) <= rounding_bound(manifold, before):
-        # A defect of half precision is too large for `polish`. Each pass squares the
-        # defect, so it takes two passes from single to double precision.
+        # A defect of half precision is too large for `polish`. Each call of `polish`
+        # squares the defect, so single to double precision takes two calls.
         P = manifold.nearest(Q) if before in HALF else Q
         Q.copy_(manifold.polish(manifold.polish(P)))
 
@@ -177,9 +177,9 @@ def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
 # with `extra_repr`
 @dataclass(eq=False, repr=False)
 class AbstractRecurrent(nn.Module, ABC):
-    """Cells stacked in layers, with one or two directions, called like `torch.nn.RNN`.
+    """A network made of layers of cells, in one or two directions.
 
-    A subclass calls `stack` to make its cells.
+    It is called like `torch.nn.RNN`. A subclass calls `stack` to make its cells.
 
     Args:
         input_size: number of features of the input.
@@ -191,8 +191,8 @@ class AbstractRecurrent(nn.Module, ABC):
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.
         chunk: with `last_only`, the last layer stores only every `chunk`-th state for
-            the backward pass, which recomputes the others. A sequence of `T` time steps
-            then takes memory there for `T / chunk + chunk` states instead of `T`.
+            the backward pass, which recomputes the others. For a sequence of `T` time
+            steps, this layer then needs memory for `T / chunk + chunk` states, not `T`.
     """
 
     input_size: int
@@ -237,12 +237,13 @@ class AbstractRecurrent(nn.Module, ABC):
         Args:
             input: a `PackedSequence`, or a tensor (time, batch, input_size). With
                 `batch_first`, the tensor is (batch, time, input_size). A single
-                sequence may have no batch axis. A tensor of integers has no last axis:
-                each integer is a class index, which stands for a one-hot vector of
-                `input_size` numbers.
+                sequence may have no batch axis. A tensor of integers has no axis
+                of features: each integer is a class index, which stands for a one-hot
+                vector of `input_size` numbers.
             hx: the initial states, (layers * directions, batch, hidden_size), or a pair
-                of such tensors for `ExpLSTM`. If left out, the cells start at zero, or
-                at their learned initial states.
+                of such tensors for `ExpLSTM`. They have no batch axis if the input has
+                none. If `hx` is left out, the cells start at zero, or at their learned
+                initial states.
 
         Returns:
             A pair. The first part holds the states of the last layer, in the same form
@@ -275,8 +276,9 @@ class AbstractRecurrent(nn.Module, ABC):
     def reset_parameters(self) -> None:
         """Draw new values for all parameters, in the same way as the constructor.
 
-        If `fold` has removed the constraint of a recurrent weight, the weight becomes
-        the identity instead.
+        The numbers come from torch's default generator. If `isometry.fold` has removed
+        the constraints of an `ExpRNN`, `ExpLSTM` or `ExpGRU`, the recurrent weights
+        become the identity instead.
         """
         for cell in self.typed_cells():
             cell.reset_parameters()
@@ -289,7 +291,7 @@ class AbstractRecurrent(nn.Module, ABC):
         return [cast("AbstractCell", cell) for cell in cells]
 
     def flatten_parameters(self) -> None:
-        """Do nothing. In torch's layers, this method prepares the weights for cuDNN."""
+        """Do nothing; in torch's layers, this method prepares the weights for cuDNN."""
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any

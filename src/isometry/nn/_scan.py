@@ -3,10 +3,11 @@ r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$ with a hand-written backwar
 Autograd would save all intermediate results of every time step, and its backward pass
 would consist of many small operations. Here only the states are saved, because the
 derivative of $\sigma$ can be computed from its value; for smooth modReLU, the modulus
-of each argument is saved, too. With `last_only`, if sequences are longer than `chunk`,
-only the state before each chunk is saved, and the backward pass computes the states
-once more. A complex state is stored as a row of pairs of real numbers, so the same
-functions of real matrices compute real and complex states.
+of each argument is saved, too. With `last_only`, sequences of more than `chunk` time
+steps are cut into chunks. Then only the state before each chunk is saved, and the
+backward pass computes the other states again. A complex state is stored as a row of
+pairs of real numbers, so the same functions of real matrices compute real and complex
+states.
 """
 
 from typing import Any, NamedTuple
@@ -147,7 +148,8 @@ class Scan(torch.autograd.Function):
         db = None if b is None else torch.zeros_like(b)
         is_saved = H is not None
         # The loop goes backwards in time. At each chunk, `after` is the gradient with
-        # respect to the initial states of the following chunk.
+        # respect to the initial states of the chunk that comes next in time. It is None
+        # at the last chunk, where the loop begins.
         after: Tensor | None = None
         for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
             if not is_saved:
@@ -173,7 +175,7 @@ class Scan(torch.autograd.Function):
 def _states(
     x: Tensor, weights: Weights, first: Tensor, time_steps: TimeSteps
 ) -> tuple[Tensor, Tensor | None]:
-    """The states of all time steps, and the moduli of smooth modReLU, else None.
+    """The states of all time steps, and the moduli (None unless smooth modReLU).
 
     Args:
         x: the inputs.
@@ -298,7 +300,8 @@ def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if not (x.is_floating_point() or x.is_complex()):
         # `check_rows` cannot read indices in a graph or a transform. Indexing would
-        # count negative ones from the end, so move them out of range, where it fails.
+        # count a negative index from the end. So replace it with an index that is out
+        # of range, for which indexing fails.
         u = T.mT[torch.where(x < 0, T.shape[1], x)]
         return u if bias is None else u + bias
     if T.is_complex() and not x.is_complex():

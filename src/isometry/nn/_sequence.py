@@ -103,7 +103,7 @@ def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa:
 
 
 def read_step(input: Tensor) -> Rows:  # noqa: A002 - named as in torch
-    """The rows of the input of a cell, which has no time axis."""
+    """The rows of a cell's input, which has no time axis."""
     check_is_tensor(input, name="input")
     features = 0 if _is_index(input) else 1
     if input.ndim - features not in (0, 1):

@@ -31,8 +31,8 @@ class Past(NamedTuple):
     """Inputs of an update rule, besides the gradient.
 
     `state` holds the tangent vectors and the averages of squares from the previous
-    step, and may be empty at the first step. `step` counts from 1. `square`
-    computes the squares of a tangent vector's entries, or their mean.
+    step, and may be empty at the first step. `step` counts from 1. `square` computes
+    the squares of a tangent vector's entries, or the mean of these squares.
     """
 
     state: dict[str, Tensor]
@@ -219,10 +219,10 @@ class AbstractRiemannian(Optimizer, ABC):
                     self.state[p][name] = part.clone()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the state, and convert older formats.
+        """Restore the state, with retractions as maps and step counts as tensors.
 
-        Names of retractions become maps. A step count that is a number becomes a
-        tensor, as in torch's optimizers.
+        In `state`, a retraction may be a name, as in the result of `state_dict`. In
+        older formats, a step count may be a number instead of a tensor.
 
         Args:
             state: the state, from a pickle or from `load_state_dict`.

@@ -33,7 +33,8 @@ class RiemannianRMSprop(AbstractRiemannian):
     - torch: 0.99, 1e-8, 0, no, no
     - TensorFlow 1, RMSProp: 0.9, 1e-10, 1, yes, no
     - TensorFlow 1, Adagrad: any, 0, 0.1, any, yes
-    - Keras, RMSprop: 0.9, 1e-8, 0, no, no
+    - Keras 1, RMSprop: 0.9, 1e-8, 0, no, no
+    - Keras 3, RMSprop: 0.9, 1e-7, 0, yes, no
     - Theano code of the unitary RNN: 0.9, 0, 1e-3, any, no
 
     Parameter groups without a manifold are plain: they get the update of

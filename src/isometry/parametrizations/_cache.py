@@ -3,8 +3,9 @@
 During training a weight is computed once per autograd graph: every read returns the
 same tensor until its inputs change or a backward pass goes through it. Without
 gradients it is computed once, and again only after a change. To notice every change, a
-read compares all bytes of the coordinates, of the base or the phases, and of the weight
-itself, because a write through `.data` or a numpy view leaves no other trace.
+read compares all bytes of the coordinates, of the base (or of the phases, for products
+of reflections), and of the weight itself, because a write through `.data` or a numpy
+view leaves no other trace.
 
 Bytes are compared only on the CPU: on other devices the host would have to wait for the
 result. On those devices, torch's version counters are compared instead, and a weight is
@@ -55,7 +56,7 @@ def read_fast(module: nn.Module, name: str) -> None:
 
     torch's own property looks up the `ParametrizationList` by name and calls it as a
     module. This can take longer than the forward pass of a small layer. In unusual
-    cases, the faster property falls back to torch's: for example under a compiler, in
+    cases, the faster property calls torch's property: for example under a compiler, in
     forward mode, and if the user has added another parametrization on top.
     """
     cls: Any = type(module)
@@ -106,6 +107,7 @@ def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> 
     graph = torch.is_grad_enabled() and X.requires_grad
     # Activation checkpointing runs a region twice, and both runs must save the same
     # tensors. So neither run may use a weight that was computed outside the region.
+    # The hook that packs saved tensors tells which region this is.
     region = packing_hook() if graph else None
     if region is HIDDEN_HOOK:
         return constraint(X)
@@ -189,7 +191,7 @@ class Entry:
         self.rest = inputs[1] if len(inputs) > 1 else None
         self.depends_on = constraint.depends_on
         self.constraint, self.buffers = constraint, constraint._buffers
-        # the checkpointed region in which the weight was computed, if any
+        # the hook of the checkpointed region in which the weight was computed, if any
         self.region: weakref.ref[Any] | None = None
         self._versions = [*map(version, (weight, *inputs))]
         self._reference = TensorWeakRef(weight)
@@ -228,9 +230,9 @@ def _nothing() -> Any:
 class Memory:
     """The remembered weights of one `Coordinates` object.
 
-    It holds one weight without a graph, which all threads share. It also holds a weight
-    with a graph for each thread, because a backward pass in one thread must not consume
-    the graph of another. A copy of a module starts with an empty memory.
+    It holds one weight without a graph, which all threads share. For each thread, it
+    also holds one weight with a graph, because a backward pass in one thread must not
+    consume the graph of another thread. A copy of a module starts with an empty memory.
 
     Attributes:
         plain: the entry without a graph.
@@ -351,7 +353,7 @@ def _fingerprint(t: Tensor) -> tuple[object, ...]:
 
 
 def count_step(*_: Any) -> None:
-    """Count a step. torch calls this hook after every step of any optimizer."""
+    """Count a step; torch calls this hook after every step of any optimizer."""
     global _steps  # noqa: PLW0603 - one count for the whole process
     _steps += 1
 

@@ -52,9 +52,9 @@ def fold(module: Layer) -> Layer:
         parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
         record(owner, name, None)
         restore_weights(owner)
-    # The user's own parametrizations remain. To remove one, torch changes the class of
-    # its module. No copy of the module may share this class, or the copy would lose
-    # the parametrization too.
+    # The user's own parametrizations remain. When the user removes one later, torch
+    # deletes a property from the class of its module. Copies that shared this class
+    # would lose the parametrization too, so each module gets a class of its own.
     for part in module.modules():
         if parametrize.is_parametrized(part):
             own_class(part)

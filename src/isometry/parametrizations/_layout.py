@@ -29,9 +29,9 @@ class Layout:
 
     Args:
         shape: shape of the weight.
-        flatten: True if the first axis holds the rows, and all other axes together the
-            columns, as in the kernel of a convolution. Otherwise the last two axes are
-            a matrix, or the last axis is a vector.
+        flatten: True if the first axis holds the rows, and all other axes together hold
+            the columns, as in the kernel of a convolution. Otherwise the last two axes
+            are a matrix, or the last axis is a vector.
         transpose: True if the matrices are wide, so that their rows are orthonormal.
         blocks: number of matrices that are stacked along the rows of the weight, such
             as the gates of a recurrent layer. They become a batch axis.

@@ -46,7 +46,7 @@ def adapt(module: nn.Module, name: str) -> None:
     cls: Any = type(module)
     for key, wrap in _WRAPPERS.items():
         method = getattr(cls, key, None)
-        # a second weight of the same module must not wrap a method again
+        # constraining a second weight of the module must not wrap a method again
         if method is not None and not hasattr(method, _WRAPPED):
             method = functools.wraps(method)(wrap(method))
             setattr(method, _WRAPPED, True)
@@ -132,7 +132,8 @@ def _keep_weights_fresh(module: nn.Module) -> None:
     weight is assigned. A parametrized weight is computed at each access, so the list
     would hold an old tensor. Training would then change nothing (pytorch#65688) or
     raise "backward a second time", or a deepcopy would raise. So the list becomes a
-    property that reads the weights at each access.
+    property that reads the weights at each access. During a forward pass, it returns
+    the weights that were read when the pass began.
     """
     if not isinstance(module, nn.RNNBase):
         return

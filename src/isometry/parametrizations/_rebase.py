@@ -119,8 +119,8 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
     """The least value of a scale for which a step is at most the learning rate.
 
-    A scale is the state by which an optimizer divides the momentum, such as the average
-    of squares in Adam, which divides by its root, or the maximum in Adamax.
+    A scale is the state by which an optimizer divides the momentum: Adam divides by the
+    root of an average of squares, and Adamax divides by a maximum.
 
     Averages start at zero and are too small at first. With the usual betas, after three
     steps the momentum is 0.27 times its true value, and an average of squares 0.003
@@ -138,7 +138,7 @@ def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Ten
 
 
 def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:
-    """The decay rates of the averages of `X`; zero if the optimizer has no `betas`."""
+    """The optimizer's first two `betas` for `X`; zeros where there are none."""
     groups = optimizer.param_groups if optimizer is not None else []
     own = [group for group in groups if any(p is X for p in group["params"])]
     first, second, *_ = (*(own[0].get("betas", ()) if own else ()), 0.0, 0.0)
@@ -199,13 +199,13 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
 
 
 def before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    """Note that a step has begun. torch calls this before any optimizer's step."""
+    """Note that a step has begun; torch calls this before any optimizer's step."""
     _forget(optimizer)
     _running.append(weakref.ref(optimizer))
 
 
 def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    """Move the bases that are due. torch calls this after any optimizer's step."""
+    """Move the bases that are due; torch calls this after any optimizer's step."""
     _forget(optimizer)
     # One optimizer may call another. Together they take a single step, which ends when
     # the outer optimizer's step ends.
@@ -235,7 +235,8 @@ def _forget(optimizer: Optimizer) -> None:
 def _calls_this(optimizer: Optimizer) -> bool:
     """Whether a method of the optimizer is on the call stack of this thread.
 
-    If not, the optimizer's step has raised an exception, or runs in another thread.
+    If an optimizer in `_running` is not on the stack, its step has raised an exception,
+    or runs in another thread.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_locals.get("self") is not optimizer:

@@ -34,7 +34,7 @@ class Reflections(AbstractConstraint[Householder]):
         layout: how the weight is arranged as points of the manifold.
         retraction: the Householder map.
         dtype: dtype of the weight.
-        init: where the weight started.
+        init: where the weight starts, at first and in `reset_parameters`.
         buffer: the initial $d$.
     """
 

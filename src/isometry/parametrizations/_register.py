@@ -39,10 +39,12 @@ def orthogonal(
 
     $$ W = B\,\phi(A(X)), \qquad W^H W = I \quad (W W^H = I \text{ if wide}), $$
 
-    where the free coordinates $X$ are now the parameter. A tall weight is
-    $W = \phi(A(X))\,B$ with a tall $B$, and a wide weight is the transpose of a tall
-    one. The function is called like `torch.nn.utils.parametrizations.orthogonal`, with
-    these differences:
+    where the free coordinates $X$ are now the parameter, $A(X)$ is a skew matrix made
+    from them, $\phi$ is a map such as the exponential, and the base $B$ is a point
+    around which the weight is parametrized. A tall weight is $W = \phi(A(X))\,B$ with a
+    tall $B$, and a wide weight is the transpose of a tall one. You can call this
+    function in place of `torch.nn.utils.parametrizations.orthogonal`, with these
+    differences:
 
     - The weight starts at the orthogonal matrix nearest to its old value (torch: at a
       QR factor).
@@ -53,8 +55,8 @@ def orthogonal(
     - With `use_trivialization=False`, a weight that the map cannot reach raises (torch:
       replaces it).
 
-    `module.weight = Q` works for every orthogonal `Q` with any eigenvalues and, unless
-    `det` is 1, with either determinant: the base $B$ moves to $Q$. With
+    `module.weight = Q` works for every orthogonal `Q`, with any eigenvalues and, unless
+    `det` is 1, with either sign of the determinant: the base $B$ moves to $Q$. With
     `use_trivialization=False` the base is the identity, and $Q$ must have coordinates
     around it. In that case exp accepts every square $Q$ (if real, of determinant $+1$)
     and every tall $Q$ within the injectivity radius; the Cayley map accepts only
@@ -157,7 +159,8 @@ def unitary(
         init: where the weight starts, as in `orthogonal`.
         generator: source of the random numbers of `init`.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle exceeds this radius (below $\pi$).
+        rebase_radius: move the base when the largest angle exceeds this radius, as in
+            `orthogonal`.
 
     Returns:
         The module.
@@ -197,8 +200,8 @@ def constrain(
 ) -> Layer:
     r"""Constrain a weight to a manifold of `isometry.groups`, or to one of your own.
 
-    The weight is computed from free coordinates $X$: the retraction $\phi$ moves a base
-    point $B$ along them. In a group it is $W = B\,\phi(A(X))$, where $A(X)$ is the
+    The weight $W$ is computed from free coordinates $X$: the retraction $\phi$ moves a
+    base point $B$ along them. In a group, $W = B\,\phi(A(X))$, where $A(X)$ is the
     element of the Lie algebra with the coordinates $X$.
 
     Leading axes of the weight are batch axes: every row of an embedding can be a point
@@ -221,7 +224,8 @@ def constrain(
         init: where the weight starts, as in `orthogonal`.
         generator: source of the random numbers of `init`.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle exceeds this radius (below $\pi$).
+        rebase_radius: move the base when the largest angle exceeds this radius, as in
+            `orthogonal`.
 
     Returns:
         The module.

@@ -50,7 +50,7 @@ class Target(Generic[Layer]):
         module: the module that owns the parameter.
         name: name of the parameter in the module.
         weight: the parameter.
-        ties: other modules that hold the parameter, each with the name it has there.
+        ties: all other places that hold the parameter.
     """
 
     module: Layer
@@ -60,7 +60,7 @@ class Target(Generic[Layer]):
 
 
 def target_of(module: Layer, name: str) -> Target[Layer]:
-    """The parameter `name` with its ties. Raises if it cannot be constrained."""
+    """The parameter `name` with its ties; raises if it cannot be constrained."""
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"`module` must be a torch.nn.Module; got {type(module).__name__}. "

@@ -92,7 +92,10 @@ Activation = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class SmoothModReLU:
-    r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$.
+    r"""The smooth modReLU of a complex number $z$, with the bias $b$.
+
+    $$ \sigma(z) = z\, \frac{\max(m + b, 0)}{m + \epsilon}, \qquad
+       m = \sqrt{|z|^2 + \epsilon}. $$
 
     With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU. With
     $\epsilon = 0$ it is modReLU.
@@ -122,7 +125,7 @@ class SmoothModReLU:
         return smooth_modrelu(z, b, self.epsilon)
 
     def for_scan(self) -> Sigma:
-        """This function as `scan_field` takes it."""
+        """This function in the form that `scan_field` takes."""
         name = "smooth_modrelu" if self.epsilon else "complex_modrelu"
         return Sigma(name, self.epsilon)
 
@@ -195,8 +198,8 @@ class AbstractLoopCell(AbstractComparatorCell):
         (h0,), (time_steps, last_only, chunk) = first, run
         with autocast_off(h0.device):
             # Read all parameters here, not in `states_of`. With a `chunk`, the backward
-            # pass calls `states_of` again. If `functional_call` replaced the parameters
-            # in the forward pass, the module has its own ones back by then.
+            # pass calls `states_of` again, and there a read could give other tensors:
+            # `functional_call` replaces the parameters only during the forward pass.
             T, b, state_map = self.weight_ih, self.bias, self.state_map()
 
             def states_of(x: Tensor, h: Tensor, time_steps: TimeSteps) -> Tensor:
@@ -219,7 +222,7 @@ class AbstractDenseCell(AbstractComparatorCell):
     It uses the fast `scan_field`.
 
     Args:
-        sigma: the nonlinearity, as `scan_field` takes it.
+        sigma: the nonlinearity, in the form that `scan_field` takes.
     """
 
     sigma: Sigma
@@ -296,7 +299,8 @@ def _can_recompute() -> bool:
     """Whether a backward pass can compute states again instead of reading saved ones.
 
     The transforms of torch.func do not support this: `grad` refuses the hooks on saved
-    tensors, and a backward pass outside of `vmap` cannot repeat what happened inside.
+    tensors that `checkpoint` needs, and a backward pass outside of `vmap` cannot repeat
+    what happened inside.
     """
     return torch.compiler.is_compiling() or not transforms()
 
@@ -308,7 +312,7 @@ def _chunked(
     time_steps: TimeSteps,
     chunk: int,
 ) -> Tensor:
-    """Each sequence's last state. The backward pass recomputes each chunk."""
+    """Each sequence's last state; the backward pass recomputes each chunk."""
 
     def last_of(x: Tensor, h: Tensor, part: TimeSteps) -> Tensor:
         return part.last(states_of(x, h, part))

@@ -1,16 +1,18 @@
 r"""The unitary network whose map is a product of rotations of pairs of coordinates.
 
 If $L$ layers of rotations were applied one after the other, a state of $n$ coordinates
-would be read and written $L$ times, with only a few multiplications each time. The
-product of several layers consists of small dense blocks. So it is applied as a batch of
-small matrix products, and the cost is still $O(nL)$:
+would be read and written $L$ times, with only a few multiplications each time. So
+several layers are multiplied first. Their product consists of small dense blocks, and
+is applied as a batch of small matrix products. The cost is still $O(nL)$. The blocks
+depend on the pairs that the layers rotate:
 
 - Take $g$ layers that pair neighbours, and intervals of $2k \ge 2g$ coordinates. In
   each interval, first apply the rotations inside a triangle: the $l$-th of these layers
   leaves out $l - 1$ coordinates at either end. Then apply the rotations in the gaps
   between triangles, which lie in intervals shifted by $k$. No rotation in a triangle
   depends on a rotation in a gap, so the product is the same in this order.
-- $m$ layers of a fast Fourier transform mix coordinates only within sets of $2^m$.
+- $m$ consecutive layers with the pairs of a fast Fourier transform mix coordinates
+  only within sets of $2^m$.
 
 The blocks are computed once for all time steps, by applying the layers to unit vectors.
 """
@@ -54,7 +56,10 @@ class RotationLayer:
     skip: int = 0
 
     def partners(self, size: int) -> Tensor:
-        """The index of each coordinate's partner, counted modulo `size`."""
+        """The index of each coordinate's partner among `size` coordinates.
+
+        Indices wrap around, so coordinates that are not rotated have partners too.
+        """
         j = torch.arange(size)
         return (((j - self.skip) % size ^ self.distance) + self.skip) % size
 
@@ -222,7 +227,10 @@ def _groups(layers: int, most: int) -> list[range]:
 
 
 def _half_block(n: int, layers: int) -> int:
-    """Half a block's size, from `layers` to twice that; it divides n / 2 if it can."""
+    """Half a block's size: the least divisor of n / 2 from `layers` to 2 * `layers`.
+
+    If there is no such divisor, the result is `layers`, and states are padded.
+    """
     fitting = [k for k in range(layers, 2 * layers + 1) if n % (2 * k) == 0]
     return fitting[0] if fitting else layers
 
@@ -259,7 +267,8 @@ class EURNN(AbstractComparator):
     $\max(m + b, 0)$ times the sign of $z$. A cell has one bias vector, $b$. The
     authors' output layer reads only the real parts of the states.
 
-    Options that are not listed here have the same meaning as in `ExpRNN`.
+    Options that are not listed here have the same meaning as in `ExpRNN`, except that
+    `generator` is the source of all random initial values.
 
     Args:
         input_size: number of features of the input.
@@ -314,7 +323,7 @@ def _modrelu(z: Tensor, b: Tensor) -> Tensor:
     if not z.is_complex():
         return modrelu(z, b + _EPSILON)
     # `z.abs()` would be slower. `tiny` keeps the gradient finite at z = 0, where the
-    # gradient of the square root alone is infinite
+    # gradient of the square root alone is infinite.
     tiny = torch.finfo(z.real.dtype).tiny
     m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
     return z * (torch.relu(m + b) / m)

@@ -37,7 +37,8 @@ class HouseholderRNN(AbstractComparator):
     optimizer's step. The authors divide the columns by their lengths after each step,
     as `renormalize_` does.
 
-    Options that are not listed here have the same meaning as in `ExpRNN`.
+    Options that are not listed here have the same meaning as in `ExpRNN`, except that
+    `generator` is the source of all random initial values.
 
     Args:
         input_size: number of features of the input.

@@ -45,7 +45,8 @@ class LieRNN(AbstractComparator):
     B_j$, so this matrix is filled without a sum over the basis. With the exponential of
     this library, the network costs as much as `ExpRNN(unitary=True)`.
 
-    Options that are not listed here have the same meaning as in `ExpRNN`.
+    Options that are not listed here have the same meaning as in `ExpRNN`, except that
+    `generator` is the source of all random initial values.
 
     Args:
         input_size: number of features of the input.

@@ -30,7 +30,8 @@ class ScoRNN(AbstractComparator):
     zero. The coordinates of $A$ are the strictly lower triangle of the parameter `X`,
     which the authors train at a tenth of the learning rate of the other parameters.
 
-    Options that are not listed here have the same meaning as in `ExpRNN`.
+    Options that are not listed here have the same meaning as in `ExpRNN`, except that
+    `generator` is the source of all random initial values.
 
     Args:
         input_size: number of features of the input.
@@ -116,7 +117,8 @@ class ScuRNN(AbstractComparator):
     the states. The coordinates of $A$ are the numbers below the diagonal of the
     parameter `X`, and the real parts on the diagonal.
 
-    Options that are not listed here have the same meaning as in `ExpRNN`.
+    Options that are not listed here have the same meaning as in `ExpRNN`, except that
+    `generator` is the source of all random initial values.
 
     Args:
         input_size: number of features of the input.

@@ -34,7 +34,8 @@ class SpectralRNN(AbstractComparator):
     like `torch.nn.RNN`; a cell has one bias vector, which is the threshold if the
     nonlinearity is modReLU.
 
-    Options that are not listed here have the same meaning as in `ExpRNN`.
+    Options that are not listed here have the same meaning as in `ExpRNN`, except that
+    `generator` is the source of all random initial values.
 
     Args:
         input_size: number of features of the input.

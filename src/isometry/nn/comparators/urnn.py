@@ -37,7 +37,8 @@ class URNN(AbstractComparator):
     modReLU, and a learned initial state. An output layer should read both the real and
     the imaginary parts of the states.
 
-    Options that are not listed here have the same meaning as in `ExpRNN`.
+    Options that are not listed here have the same meaning as in `ExpRNN`, except that
+    `generator` is the source of all random initial values.
 
     Args:
         input_size: number of features of the input.
@@ -126,7 +127,8 @@ class FullCapacityURNN(AbstractComparator):
     only half of the gradient of $W$. Here autograd gives the whole gradient, so the
     authors' learning rates do not carry over unchanged.
 
-    Options that are not listed here have the same meaning as in `ExpRNN`.
+    Options that are not listed here have the same meaning as in `ExpRNN`, except that
+    `generator` is the source of all random initial values.
 
     Args:
         input_size: number of features of the input.
