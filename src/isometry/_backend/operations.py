@@ -35,9 +35,10 @@ from isometry._backend.memory import recycled
 # n = 2048.
 _MOST_TERMS = 128
 
-# A number for one matrix, an array for several matrices. At n = 64, operations on
-# arrays of length one would take a tenth of the time of an exponential.
-Sum = float | NDArray
+# A number for one matrix, an array for several matrices, and a tensor where the host
+# must not wait for the device. At n = 64, operations on arrays of length one would take
+# a tenth of the time of an exponential.
+Sum = float | NDArray | Tensor
 PowerSums = tuple[Sum, Sum, Sum]
 
 
