@@ -14,6 +14,7 @@ import pytest
 from isometry.lab._cli import main
 from isometry.lab._sweep import reproduce as command
 from isometry.lab._train.command import add_arguments, read
+from isometry.lab._train.experiment import _with_training_options, make_task
 from isometry.lab.paper.networks import recipe
 from isometry.lab.paper.protocol import PlannedRun, plan
 from isometry.lab.paper.tables import PAPER
@@ -128,11 +129,30 @@ def test_recorded_runs_of_exprnn_state_base_map_and_rates():
     A later default must not change what a record means.
     """
     for run in plan("recorded", ["exprnn"]):
-        if run.options["task"] == "timit":
-            continue
         training = command.sweep_run(run).config.training
         assert {"retraction", "rebase_every", "init"} <= set(training.model_options)
         assert None not in (training.lr, training.lr_ratio)
+
+
+@pytest.mark.parametrize("what", ["recorded", "beyond"])
+def test_plans_state_their_rates(what, tmp_path):
+    """A plan gives every rate, and the same ones as the recipes of today.
+
+    If a recipe changes, a plan must go on training as its records say.
+    """
+    for run in plan(what):
+        config = command.sweep_run(run, tmp_path).config
+        training, task = config.training, make_task(config, trust=True)
+        usual = recipe(training.model, task, training.hidden_size)
+        stated = _with_training_options(usual, training).optimizers
+        assert training.lr is not None, run.name
+        assert training.lr_ratio is not None or len(stated) == 1, run.name
+        if run.note.startswith(("search-", "long-", "ratio-")):
+            continue
+        for row, same in zip(stated, usual.optimizers, strict=True):
+            assert row.options["lr"] == pytest.approx(same.options["lr"]), run.name
+            if "retraction" in same.options:
+                assert training.retraction is not None, run.name
 
 
 def test_the_search_beyond_the_paper_is_short_and_explicit():

@@ -1,7 +1,7 @@
 """Plans of runs as data: the figures and tables of the paper, and our own runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from isometry.lab._options import suggestion
@@ -141,6 +141,33 @@ def _exp(lr: float, ratio: float = 0.1, **options: Any) -> dict[str, Any]:
     return {"model_options": usual | options, "lr": lr, "lr_ratio": ratio}
 
 
+# Learning rates and retractions of the other networks in the plan "recorded", by
+# network and task. They equal the defaults of the recipes in `networks`, but a new
+# default there must not change what a plan means.
+_RATES: dict[str, dict[str, dict[str, Any]]] = {
+    "scornn": {
+        "copying": {"lr": 1e-3, "lr_ratio": 0.1},
+        "mnist": {"lr": 1e-3, "lr_ratio": 0.1},
+        "timit": {"lr": 1e-3, "lr_ratio": 0.1},
+    },
+    "scurnn": {"copying": {"lr": 1e-3, "lr_ratio": 0.1}},
+    "lstm": {"copying": {"lr": 1e-3}, "mnist": {"lr": 1e-3}, "timit": {"lr": 1e-3}},
+    "urnn": {"copying": {"lr": 1e-3}, "mnist": {"lr": 1e-4}},
+    "eurnn": {"copying": {"lr": 1e-3}, "mnist": {"lr": 1e-4}, "timit": {"lr": 1e-3}},
+    "rgd": {
+        "copying": {"lr": 1e-3, "lr_ratio": 2.0, "retraction": "cayley"},
+        "mnist": {"lr": 1e-3, "lr_ratio": 2e-3, "retraction": "cayley"},
+        "timit": {"lr": 1e-3, "lr_ratio": 2.0, "retraction": "cayley"},
+    },
+}
+
+
+def _with_rates(run: PlannedRun) -> PlannedRun:
+    """The run with all its rates, where the plan leaves them to the recipe."""
+    usual = {} if "lr" in run.options else _RATES[run.model][run.options["task"]]
+    return replace(run, options={**usual, **run.options})
+
+
 def _copying(
     model: str, size: int, iterations: int, *, lag: int = 1000, **more: Any
 ) -> PlannedRun:
@@ -236,13 +263,18 @@ def _table2() -> list[PlannedRun]:
     # 300 epochs no network was near convergence.
     length = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
     task = {"task": "timit", "split": "speakers", **length}
-    networks = [
-        (m, SIZES[m]["timit"][0]) for m in ("exprnn", "scornn", "lstm", "rgd", "eurnn")
-    ]
+    exprnn = _exp(1e-3, init="henaff")
+    networks = {"exprnn": exprnn, "scornn": {}, "lstm": {}, "rgd": {}, "eurnn": {}}
     return [
-        PlannedRun("timit-sample", *network, {**task, "target": target}, target)
+        PlannedRun(
+            "timit-sample",
+            model,
+            SIZES[model]["timit"][0],
+            {**task, "target": target, **options},
+            target,
+        )
         for target in ("next", "previous")
-        for network in networks
+        for model, options in networks.items()
     ]
 
 
@@ -278,7 +310,8 @@ def _recorded() -> list[PlannedRun]:
     first, *copying = _figure1()
     longest, *pixels = _table1()
     short = [*_remarks(), *_table2(), *_seeds()]
-    return [first, longest, *copying, *pixels, *short, *_slow()]
+    runs = [first, longest, *copying, *pixels, *short, *_slow()]
+    return [_with_rates(run) for run in runs]
 
 
 # The options that we vary to find better ones than the paper's, and their values in
