@@ -2,6 +2,7 @@
 
 python -m benchmarks.versions OLD NEW              # two folders with a `src` each
 python -m benchmarks.versions OLD NEW --only reads # cases whose names start with reads
+python -m benchmarks.versions OLD NEW --record records/versions.json
 
 Three processes take turns: two of the old version, and one of the new. The ratio of the
 two old processes is the noise. A row is marked as slower if the new version takes over
@@ -18,7 +19,9 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
+from benchmarks.records import environment
 from benchmarks.version_cases import CASES
 
 # approximate seconds of a sample; shorter samples are noisy, longer ones waste time
@@ -81,7 +84,11 @@ def geometric_mean(ratios: list[float]) -> float:
 
 
 def compare(old: Path, new: Path, *, only: str, rounds: int) -> dict[str, object]:
-    """Measure every case whose name starts with `only`, and print a line for each."""
+    """Compare two checkouts in every case whose name starts with `only`.
+
+    Prints and returns the ratios for each case, and their geometric means for each
+    suite.
+    """
     versions = [Version(old), Version(old), Version(new)]
     suites: dict[str, list[tuple[float, float]]] = defaultdict(list)
     rows = []
@@ -121,8 +128,30 @@ def main() -> None:
     parser.add_argument("new", type=Path)
     parser.add_argument("--only", default="", help="cases that begin with this")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--record", type=Path, help="write the ratios to this file")
     options = parser.parse_args()
-    compare(options.old, options.new, only=options.only, rounds=options.rounds)
+    ratios = compare(options.old, options.new, only=options.only, rounds=options.rounds)
+    if options.record is not None:
+        commits = {"old": revision(options.old), "new": revision(options.new)}
+        record = commits | environment(rounds=options.rounds) | ratios
+        options.record.write_text(json.dumps(rounded(record), indent=1) + "\n")
+
+
+def revision(checkout: Path) -> str:
+    """The commit of a checkout, marked if there are changes that are not committed."""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def rounded(value: Any) -> Any:
+    """A copy of nested lists and dictionaries, with floats rounded to four digits."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":
