@@ -14,6 +14,7 @@ from torch.testing import assert_close
 import isometry
 from isometry.groups import SO, Stiefel
 from isometry.optim import RiemannianSGD
+from isometry.parametrizations._coordinates import constrained
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,26 @@ def test_a_plain_checkpoint_loads_the_weight_that_was_saved():
     layer = isometry.orthogonal(nn.Linear(6, 6))
     isometry.load_foreign(layer, plain.state_dict())
     assert_close(layer.weight, plain.weight)
+
+
+@pytest.mark.parametrize("kind", ["layer", "recurrent layer"])
+def test_a_radius_moves_the_base(kind):
+    """A step that passes `rebase_radius` moves the base.
+
+    The step raised "low precision", after it had changed the coordinates.
+    """
+    if kind == "layer":
+        layer = isometry.orthogonal(nn.Linear(6, 6), rebase_radius=1.0)
+    else:
+        layer = isometry.nn.ExpRNN(2, 6, rebase_radius=1.0)
+    (entry,) = constrained(layer)
+    optimizer = torch.optim.SGD([entry.coordinates], lr=1.0)
+    entry.coordinates.grad = torch.zeros(6, 6)
+    entry.coordinates.grad[1, 0] = 1.1
+    optimizer.step()
+    assert torch.equal(entry.coordinates, torch.zeros(6, 6))
+    (found,) = isometry.diagnose(layer).values()
+    assert found.orthogonality_error < 1e-6
 
 
 def test_a_point_is_declared_as_it_is():

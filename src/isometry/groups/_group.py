@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isometry._checks import check_size, is_finite
 from isometry._orthonormal import newton_schulz, unitarity_defect
-from isometry._torch import constant_in_graphs
+from isometry._torch import autocast_off, constant_in_graphs
 from isometry.groups._basis import apply, basis
 from isometry.groups._frames import BodyFrame
 from isometry.groups._group_log import derived_log
@@ -228,8 +228,9 @@ class AbstractGroup(AbstractManifold):
             retraction = self.resolve(retraction)
         if self.is_unrestricted:
             return retraction.around(X, B)
-        Q = self.algebra_retraction(self.algebra(X), retraction)
-        return Q if B is None else B @ Q
+        with autocast_off(X.device):
+            Q = self.algebra_retraction(self.algebra(X), retraction)
+            return Q if B is None else B @ Q
 
     def coordinates(
         self, P: Tensor, B: Tensor | None, retraction: RetractionLike = EXP

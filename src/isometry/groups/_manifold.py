@@ -25,11 +25,12 @@ from isometry.groups._maps import (
     parse_map,
 )
 from isometry.groups._mean import mean
+from isometry.groups._precision import FullPrecision
 
 EXP = Exp()
 
 
-class AbstractManifold(ABC):
+class AbstractManifold(FullPrecision, ABC):
     r"""A compact manifold of matrices or vectors, with its metric.
 
     `Q` and `P` are points, `E` and `F` are tangent vectors at `Q`, and `G` is the

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from isometry._torch import autocast_off
 from isometry.linalg import skew
 from isometry.linalg._tall import tall_map
 
@@ -71,8 +72,9 @@ class AbstractRetraction(AbstractMap):
 
     def around(self, X: Tensor, B: Tensor | None) -> Tensor:
         r"""$B\,\phi(\operatorname{skew} X)$, where None stands for $B = I$."""
-        Q = self.at_identity(skew(X))
-        return Q if B is None else B @ Q
+        with autocast_off(X.device):
+            Q = self.at_identity(skew(X))
+            return Q if B is None else B @ Q
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
         r"""$\phi(A) B$, with the skew $A$ that moves a tall `B` along `X`.

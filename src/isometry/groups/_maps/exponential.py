@@ -10,7 +10,6 @@ from isometry._backend import backend_for
 from isometry._backend.memory import recycled
 from isometry._dtypes import PRECISIONS
 from isometry._operators import largest
-from isometry._torch import autocast_off
 from isometry.groups._maps.abstract import AbstractRetraction
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._expm.rotation import rotation, within_reach
@@ -67,8 +66,7 @@ class Exp(AbstractRetraction):
         r"""$B\,e^{\operatorname{skew} X}$, where None stands for $B = I$."""
         if self.reach is None:
             return rotation(X, B)
-        with autocast_off(X.device):
-            return super().around(X, B)
+        return super().around(X, B)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
         """The end of the geodesic, without n x n matrices if n > 2k."""

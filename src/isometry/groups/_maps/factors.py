@@ -14,6 +14,7 @@ from isometry._orthonormal import (
     newton_schulz,
     unit_vectors,
 )
+from isometry._torch import autocast_off
 from isometry.groups._maps.abstract import LONG_STEP, AbstractMap, AbstractRetraction
 from isometry.groups._nearest import normal_part
 from isometry.linalg import householder, polar
@@ -42,7 +43,8 @@ class AbstractFactor(AbstractRetraction):
         """The orthonormal factor of `B + E`, where `E` is the tangent part of `X`."""
         if B is None:
             B = torch.eye(*X.shape[-2:], dtype=X.dtype, device=X.device)
-        return self.of(B + X - normal_part(B, X))
+        with autocast_off(X.device):
+            return self.of(B + X - normal_part(B, X))
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
         """The sum `q + E`, divided by its length."""

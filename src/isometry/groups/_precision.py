@@ -1,0 +1,51 @@
+"""Geometry in full precision, also inside `torch.autocast`."""
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry._torch import autocast_off
+
+# `point` computes the weight at every training step, already outside of autocast, and
+# switches autocast off itself where it multiplies. The other methods do not multiply.
+_UNCHANGED = {"point", "frame", "resolve", "resolve_coordinates", "resolve_dtype"}
+
+
+class FullPrecision:
+    """A base class whose methods switch autocast off, also in subclasses.
+
+    Inside `torch.autocast`, products of float32 matrices are computed in bfloat16 or
+    float16, and a point is then off its manifold by 1e-2. Every public method is
+    wrapped when its class is made. So the methods that a user writes are covered, too.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, method in list(vars(cls).items()):
+            public = not name.startswith("_") and name not in _UNCHANGED
+            if public and isinstance(method, FunctionType):
+                setattr(cls, name, _in_full(method))
+
+
+def _in_full(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that switches autocast off on the device of its arguments."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with autocast_off(_device(args, kwargs)):
+            return method(self, *args, **kwargs)
+
+    return call
+
+
+def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """The device of the first tensor; without one, where `random` makes its samples."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value.device
+    device = kwargs.get("device")
+    return torch.get_default_device() if device is None else torch.device(device)
