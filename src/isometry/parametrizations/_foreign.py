@@ -210,16 +210,16 @@ def _peer_weight(
             f"from geotorch."
         )
     X = X.mT if wide else X
-    phi = _map_if_certain(entry.key, X) if choice is None else _peer_map(choice)
-    Q = _peer_columns(phi, X)
-    if base is None:
-        _log.warning(_NO_BASE, entry.key)
-    else:
-        Q = base.to(Q) @ Q
-    W = Q.mT if wide else Q
-    _check_weight(entry, W)
     constraint = entry.constraint
-    defect = constraint.manifold.worst_defect(constraint.layout.points(W))
+    with autocast_off(X.device):
+        phi = _map_if_certain(entry.key, X) if choice is None else _peer_map(choice)
+        Q = _peer_columns(phi, X)
+        Q = Q if base is None else base.to(Q) @ Q
+        if base is None:
+            _log.warning(_NO_BASE, entry.key)
+        W = Q.mT if wide else Q
+        _check_weight(entry, W)
+        defect = constraint.manifold.worst_defect(constraint.layout.points(W))
     # Weights that torch and geotorch computed had defects of up to 1e-3 in float32. In
     # half precision, the base was rounded.
     if not defect <= max(1e-2, rounding_bound(constraint.manifold, saved.dtype)):
