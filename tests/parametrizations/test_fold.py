@@ -222,3 +222,17 @@ def test_bad_arguments():
     isometry.param_groups(nn.Linear(3, 3), lr=torch.tensor(0.1))  # as torch does
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module; got list"):
         isometry.fold([])
+
+
+@pytest.mark.parametrize("map_name", ["exp", "householder"])
+def test_a_layer_folded_in_inference_mode_can_be_trained(map_name):
+    """`fold` leaves inference mode.
+
+    The weight was an inference tensor, and got no gradient, silently.
+    """
+    layer = isometry.orthogonal(nn.Linear(4, 4), retraction=map_name)
+    with torch.inference_mode():
+        isometry.fold(layer)
+    layer(torch.ones(2, 4)).sum().backward()
+    assert layer.weight.grad is not None
+    assert not layer.weight.is_inference()

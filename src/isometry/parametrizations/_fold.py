@@ -61,6 +61,9 @@ def fold(module: Layer) -> Layer:
     return module
 
 
+# Not in inference mode: a parameter that was made there could not be trained later, and
+# no error would say so.
+@torch.inference_mode(mode=False)
 @torch.no_grad()
 def _plain(entry: Constrained) -> nn.Parameter:
     weight = getattr(entry.owner, entry.name)
