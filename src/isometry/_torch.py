@@ -370,12 +370,13 @@ def constant_in_graphs(function: _Function) -> _Function:
 
 def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
     """A context in which products keep their dtype, even inside `torch.autocast`."""
-    if not _has_autocast(device.type):
+    kind = device.type
+    if not _has_autocast(kind):
         return contextlib.nullcontext()
     # Entering torch's context takes as long as a small product. So it is entered only
     # if autocast is on, or may be on when a compiled graph runs.
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
 
 

@@ -27,6 +27,7 @@ from isometry._backend.memory import unchanged as unchanged_bytes
 from isometry._backend.watch import UnchangedCheck
 from isometry._torch import (
     HIDDEN_HOOK,
+    autocast_off,
     backward_pass,
     forward_mode,
     in_forward_mode,
@@ -311,7 +312,11 @@ class Shared(torch.autograd.Function):
         # thread-safe.
         graph = None if create_graph else vars(ctx).pop("graph", None)
         leaf, weight = graph or _recompute(ctx)
-        (g,) = torch.autograd.grad(weight, leaf, G, create_graph=create_graph)
+        # The backward pass may run inside autocast, although torch advises against it.
+        # Most maps leave their backward pass to autograd, which would then multiply in
+        # half precision.
+        with autocast_off(G.device):
+            (g,) = torch.autograd.grad(weight, leaf, G, create_graph=create_graph)
         return None, None, g
 
 
