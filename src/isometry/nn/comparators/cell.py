@@ -180,7 +180,8 @@ class AbstractComparatorCell(AbstractCell):
     def recurrent_matrix(self) -> Tensor:
         """The matrix of `state_map`."""
         (state,) = self.first_state(1)
-        return self.state_map()(identity(state)).mT
+        with autocast_off(state.device):
+            return self.state_map()(identity(state)).mT
 
 
 @dataclass(eq=False, repr=False)

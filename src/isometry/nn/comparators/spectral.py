@@ -8,6 +8,7 @@ from torch import Tensor
 
 from isometry._backend.nonlinearities import Sigma
 from isometry._declare import record
+from isometry._torch import autocast_off
 from isometry.groups import SO
 from isometry.nn._recurrent import Nonlinearity, check_choice
 from isometry.nn.comparators.cell import (
@@ -87,4 +88,5 @@ class SpectralCell(AbstractDenseCell):
 
     def recurrent_matrix(self) -> Tensor:
         """The matrix W, whose singular values differ from 1 by at most the margin."""
-        return (self.U * self.singular_values()) @ self.V.mT
+        with autocast_off(self.U.device):
+            return (self.U * self.singular_values()) @ self.V.mT
