@@ -34,11 +34,11 @@ class AbstractGroup(AbstractManifold):
     The metric is the bi-invariant $\langle X, Y \rangle = \operatorname{Re}
     \operatorname{tr}(X^H Y)$. A subclass defines its size, whether it is complex, and
     how free coordinates become an element of its Lie algebra (`algebra`, which must be
-    linear and onto). All other methods, except `rank` and `torus`, have defaults that
-    follow from the algebra. The groups of this package replace some defaults with
-    closed forms, and `isometry.testing.check_manifold` compares most of these with the
-    defaults. A group that is not connected sets `is_connected = False`, because its
-    algebra describes only the identity component.
+    linear and onto). All other methods have defaults that follow from the algebra,
+    except that `rank` is None and `torus` raises an error. The groups of this package
+    replace some defaults with closed forms, and `isometry.testing.check_manifold`
+    compares most of these with the defaults. A group that is not connected sets
+    `is_connected = False`, because its algebra describes only the identity component.
 
     Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
 
