@@ -14,6 +14,7 @@ import torch
 
 from isometry._backend import build as _build
 from isometry._backend import library as _native
+from isometry._backend import native
 from isometry._backend.build import build
 from isometry._backend.library import raw
 from isometry._backend.native import CRecurrence, NativeBackend
@@ -297,6 +298,20 @@ def test_a_blas_that_multiplies_in_another_way():
         NativeBackend(library, nothing, torch.float32)
     with pytest.raises(AttributeError):
         _native.matrix_product(SimpleNamespace(), torch.float32)
+
+
+def test_the_backend_checks_the_product_of_the_blas(monkeypatch):
+    """A BLAS that `matrix_product` refuses is not used, and the reason is logged."""
+
+    def refuse(*_: object) -> None:
+        raise BuildError("has threads of its own")
+
+    warnings = []
+    monkeypatch.setattr(native, "matrix_product", refuse)
+    monkeypatch.setattr(native, "warn", warnings.append)
+    # `native_backend` remembers its result, so call the function below the cache
+    assert native.native_backend.__wrapped__(torch.float32) is None
+    assert warnings == ["has threads of its own"]
 
 
 @pytest.mark.usefixtures("empty_cache")
