@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils import parametrize
 from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -258,6 +259,27 @@ def test_saved_parameters_load_without_isometry(tmp_path):
     values = torch.load(tmp_path / "parameters.pt", weights_only=True)
     for value, parameter in zip(values, layer.parameters(), strict=True):
         assert torch.equal(value, parameter)
+
+
+def test_functional_call_without_its_own_ties_restores_the_coordinates():
+    """With `tie_weights=False`, both places use the new coordinates, during the call.
+
+    With torch's default, the new coordinates stay, as in any model that uses a module
+    twice: torch restores the names in the wrong order.
+    """
+    model = Tied()
+    isometry.orthogonal(model.words)
+    key = "words.parametrizations.weight.original"
+    X = model.get_parameter(key)
+    W, index = model.words.weight.detach().clone(), torch.arange(3)
+    before = model(index)
+    new = {key: 0.1 * torch.randn_like(X)}
+    changed = functional_call(model, new, (index,), tie_weights=False)
+    assert model.get_parameter(key) is X
+    assert torch.equal(model.head.weight, W)
+    X.data.copy_(new[key])
+    assert_close(model(index), changed)
+    assert torch.dist(changed, before) > 1e-3
 
 
 @pytest.mark.errors
