@@ -6,7 +6,9 @@ clone are changed in place and restored, so make one first: `git clone . CLONE`.
 The suite runs once, with coverage, to learn which tests execute each line. Then the
 tests that execute the line of a mutant run against it: first the tests in the folder of
 the same name, such as tests/linalg, and, if they all pass, the tests in other folders.
-The mutant is caught if a test fails or takes too long.
+The mutant is caught if a test fails or takes too long, or if the tests cannot even be
+imported, although they pass without the mutant. If they cannot be run without it
+either, the mutant is undecided, and does not count.
 
 If too many tests execute a line, or they take too long, some are left out, beginning
 with all but one case of each parametrized test. A line that is executed only once in a
@@ -26,10 +28,11 @@ import random
 import re
 import resource
 import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -38,6 +41,7 @@ from typing import Any
 import coverage
 import pytest
 
+PACKAGE = Path("src", "isometry")
 FOLDERS = ["linalg", "groups", "parametrizations", "optim", "nn"]
 # slow tests, which compile or start other libraries, and hardly reach more lines
 LEFT_OUT = "not compile and not export and not graph and not trainer and not lightning"
@@ -182,11 +186,12 @@ def replacement(node: ast.AST, text: str) -> str | None:
 
 
 def draw(folder: str, count: int, seed: int) -> list[Mutant]:
-    """Random mutants of the files in a folder of the library, without its subfolders.
+    """Random mutants of the files in a folder of the library, and in its subfolders.
 
-    A mutant whose bytecode is the same as the original's is left out.
+    A mutant whose bytecode is the same as the original's is left out, so there may be
+    fewer than `count`.
     """
-    paths = sorted(Path("src/isometry", folder).glob("*.py"))
+    paths = sorted((PACKAGE / folder).rglob("*.py"))
     mutants = [mutant for path in paths for mutant in Reader(path).mutants()]
     random.Random(f"{seed} {folder}").shuffle(mutants)
     different = (
@@ -224,8 +229,24 @@ class Tracer:
         self.path.write_text(json.dumps(self.seconds))
 
 
+@contextmanager
+def applied(mutant: Mutant) -> Iterator[None]:
+    """Change the file of a mutant inside a `with` block."""
+    source, times = mutant.path.read_bytes(), mutant.path.stat()
+    try:
+        mutant.path.write_bytes(mutant.source())
+        yield
+    finally:
+        mutant.path.write_bytes(source)
+        # Python uses the cached bytecode only if the source has its original time
+        os.utime(mutant.path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 class Limits:
     """Plugin of pytest that ends a mutant which loops, waits or fills the memory."""
+
+    def __init__(self) -> None:
+        self.is_collected = True
 
     def pytest_configure(self) -> None:
         # the bytecode of a mutant must not outlive it
@@ -233,6 +254,14 @@ class Limits:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
         signal.alarm(5 * SECONDS)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.is_collected = self.is_collected and not report.failed
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        # with `-x`, pytest reports an error on import in the same way as a failed test
+        if not self.is_collected:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
 
 
 def spread(items: list[Any], most: int) -> list[Any]:
@@ -250,7 +279,7 @@ def run_tests(arguments: list[str], plugin: object, log: Path) -> int:
     """Exit code of pytest in a fork of this process, where its output goes to `log`."""
     child = os.fork()
     if child == 0:
-        code = 1
+        code = int(pytest.ExitCode.INTERNAL_ERROR)
         try:
             os.setsid()
             for stream in (1, 2):
@@ -267,22 +296,37 @@ def run_tests(arguments: list[str], plugin: object, log: Path) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-class Suite:
-    """The tests that passed in a traced run, and the lines that each of them executes.
+def has_failed(code: int) -> bool:
+    """Whether pytest's exit code means that a test failed, or that a limit ended it.
 
-    The trace is kept in the folder `.mutants` of the clone, for the next draw.
+    All other codes but 0 mean that pytest could not run the tests.
+    """
+    return code == pytest.ExitCode.TESTS_FAILED or code < 0
+
+
+class Suite:
+    """The tests, and the lines that each of them executes without a mutant.
+
+    The first run for a commit executes all tests under coverage, which takes minutes.
+    The result is stored in the clone, in the folder `.mutants/COMMIT`, and later runs
+    for this commit read it from there. Tests that fail are left out.
     """
 
     def __init__(self) -> None:
-        folder = Path(".mutants").resolve()
-        folder.mkdir(exist_ok=True)
+        head = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True)
+        folder = Path(".mutants", head.strip()).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "last.log"
         os.environ["COVERAGE_FILE"] = str(folder / "coverage")
         passed = folder / "passed.json"
         if not passed.exists():
             options = ["-k", LEFT_OUT, "--cov", "--cov-context=test", "--cov-report="]
             tests = [f"tests/{name}" for name in FOLDERS]
-            run_tests([*options, *tests], Tracer(passed), folder / "trace.log")
+            trace = folder / "trace.log"
+            code = run_tests([*options, *tests], Tracer(passed), trace)
+            if code != 0 and not has_failed(code):
+                passed.unlink(missing_ok=True)
+                sys.exit(f"pytest ended with code {code}; see {trace}")
         self.seconds: dict[str, float] = json.loads(passed.read_text())
         self.data = coverage.CoverageData(os.environ["COVERAGE_FILE"])
         self.data.read()
@@ -295,7 +339,7 @@ class Suite:
         if names == {""}:
             names = set(self.seconds)
         tests = [t for t, s in self.seconds.items() if t in names and s < SLOW]
-        folder = f"tests/{mutant.path.parent.name}/"
+        folder = f"tests/{mutant.path.relative_to(PACKAGE).parts[0].lstrip('_')}/"
         near = [test for test in tests if test.startswith(folder)]
         far = [test for test in tests if not test.startswith(folder)]
         return [self._short(tests) for tests in (near, far) if tests]
@@ -316,19 +360,31 @@ class Suite:
             count -= 1
 
     def fate(self, mutant: Mutant) -> str:
-        """What becomes of a mutant: "caught", "survived" or "not executed"."""
-        source, times = mutant.path.read_bytes(), mutant.path.stat()
+        """What becomes of a mutant.
+
+        Returns:
+            "caught", "survived" or "not executed"; "undecided" if pytest can run the
+            tests neither with the mutant nor without it.
+        """
         rounds = self.rounds(mutant)
-        try:
-            mutant.path.write_bytes(mutant.source())
-            for tests in rounds:
-                if run_tests(["-x", "--tb=line", *tests], Limits(), self.log) != 0:
-                    return "caught"
-        finally:
-            mutant.path.write_bytes(source)
-            # Python uses the cached bytecode only if the source has its original time
-            os.utime(mutant.path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        for tests in rounds:
+            arguments = ["-x", "--tb=line", *tests]
+            with applied(mutant):
+                code = run_tests(arguments, Limits(), self.log)
+            if has_failed(code):
+                return "caught"
+            if code != 0:
+                # the mutant has broken an import, or something is wrong with the tests
+                code = run_tests(arguments, Limits(), self.log)
+                return "caught" if code == 0 else "undecided"
         return "survived" if rounds else "not executed"
+
+
+def summary(folder: str, fates: Counter[str]) -> str:
+    """How many of a folder's mutants were caught, out of all that were decided."""
+    decided = fates.total() - fates["undecided"]
+    line = f"{folder}: {fates['caught']} of {decided} caught"
+    return line + (f", {n} undecided" if (n := fates["undecided"]) else "")
 
 
 def main() -> None:
@@ -337,7 +393,12 @@ def main() -> None:
     parser.add_argument("clone", type=Path, help="clone of the repository")
     parser.add_argument("folders", nargs="*", default=FOLDERS, help="of the library")
     parser.add_argument("--count", type=int, default=20, help="mutants of a folder")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the random numbers that choose the mutants",
+    )
     options = parser.parse_args()
     os.chdir(options.clone)
     # Import the library of the clone, not the installed one. Tests that start another
@@ -347,14 +408,15 @@ def main() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     suite = Suite()
-    fates = Counter[tuple[str, str]]()
+    summaries = []
     for folder in options.folders:
+        fates = Counter[str]()
         for mutant in draw(folder, options.count, options.seed):
             fate = suite.fate(mutant)
-            fates[folder, fate] += 1
+            fates[fate] += 1
             print(f"{fate:12}  {mutant}", flush=True)
-    for folder in options.folders:
-        print(f"{folder}: {fates[folder, 'caught']} of {options.count} caught")
+        summaries.append(summary(folder, fates))
+    print(*summaries, sep="\n")
     print(f"processor time: {processor_time():.0f} s")
 
 
