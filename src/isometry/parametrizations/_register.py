@@ -82,10 +82,13 @@ def orthogonal(
     Args:
         module: the module that owns the weight: a layer, or a module of your own.
         name: name of the parameter.
-        orthogonal_map: $\phi$: "exp" (also called "matrix_exp" or None), "cayley",
-            "pade-m" with a degree m, or "householder"; or a map object of
-            `isometry.groups` or of your own. The name of this argument is torch's.
-        retraction: another name for `orthogonal_map`, used everywhere else in isometry.
+        orthogonal_map: the map $\phi$, under torch's name for this argument; pass this or
+            `retraction`, not both. One of "exp" (also called "matrix_exp" or None),
+            "cayley", "pade-m" with a degree m, and "householder"; or a map object of
+            `isometry.groups` or of your own.
+        retraction: the map $\phi$ too, under its name everywhere else in isometry. It
+            takes the same values, even "householder", which is not a retraction: its
+            products of reflections have no base from which they could move.
         blocks: number of orthogonal matrices of equal size that are stacked along the
             rows of the weight.
         use_trivialization: whether there is a base that can move.
@@ -153,7 +156,7 @@ def unitary(
     Args:
         module: the module that owns the weight.
         name: name of the parameter, which must have a complex dtype.
-        retraction: the map $\phi$, as in `orthogonal`.
+        retraction: the map $\phi$, with the values of `orthogonal_map` in `orthogonal`.
         blocks: number of stacked matrices, as in `orthogonal`.
         use_trivialization: whether there is a base that can move.
         init: where the weight starts, as in `orthogonal`.
@@ -217,8 +220,9 @@ def constrain(
         name: name of the parameter. `constrain(module, manifold)` constrains
             "weight".
         manifold: the manifold to which the weight is constrained.
-        retraction: "exp", or "cayley", "pade-m" or "householder" where the manifold
-            has them; or a map object of `isometry.groups` or of your own.
+        retraction: the map $\phi$, which need not be a retraction: "exp", or "cayley",
+            "pade-m" or "householder" where the manifold has them; or a map object of
+            `isometry.groups` or of your own.
         blocks: number of stacked matrices, as in `orthogonal`.
         use_trivialization: whether there is a base that can move, as in `orthogonal`.
         init: where the weight starts, as in `orthogonal`.
