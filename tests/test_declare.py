@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import io
 import pickle
 from collections.abc import Callable
@@ -11,9 +12,10 @@ import torch
 from torch import nn
 
 import isometry
-from isometry import declare, manifold_of
+from isometry import constrain, declare, manifold_of
 from isometry._declare import declared, points, record
 from isometry.groups import SO, O, Stiefel
+from isometry.parametrizations._register import _Options
 
 
 def rotation() -> nn.Linear:
@@ -36,9 +38,30 @@ def test_the_short_form_means_the_weight():
     module = declare(rotation(), SO(3))
     assert manifold_of(module) == SO(3)
     with pytest.raises(TypeError, match=r"`name` must be a string.*`declare\(module, "):
-        declare(module, SO(3), SO(3))
+        declare(module, SO(3), SO(3))  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="`manifold` must be a manifold"):
-        declare(module, "weight")
+        declare(module, "weight")  # pyright: ignore[reportArgumentType]
+
+
+def test_type_checkers_ask_for_the_manifold():
+    """A call without a manifold used to pass a type checker.
+
+    Pyright reports a comment below that ignores nothing.
+    """
+    with pytest.raises(TypeError, match="`manifold` must be a manifold"):
+        declare(rotation())  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="`manifold` must be a manifold"):
+        constrain(rotation())  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bloks'"):
+        constrain(rotation(), SO(3), bloks=1)  # pyright: ignore[reportCallIssue]
+    assert manifold_of(constrain(rotation(), manifold=SO(3))) == SO(3)
+
+
+def test_the_typed_options_are_the_options():
+    """Type checkers know the same keywords as `constrain` itself."""
+    parameters = inspect.signature(constrain).parameters.values()
+    keywords = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert keywords == _Options.__annotations__
 
 
 def test_a_copy_is_declared_too_and_by_itself():

@@ -7,7 +7,7 @@ attribute, which maps the names of tensors to their manifolds.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 from weakref import WeakSet
 
 import torch
@@ -55,6 +55,17 @@ class Declarations:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.__post_init__()
+
+
+# Without a manifold, `declare(layer)` must not pass a type checker.
+@overload
+def declare(module: Layer, name: AbstractManifold) -> Layer: ...
+@overload
+def declare(
+    module: Layer, name: str = "weight", *, manifold: AbstractManifold
+) -> Layer: ...
+@overload
+def declare(module: Layer, name: str, manifold: AbstractManifold) -> Layer: ...
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """The functions that constrain a weight: `orthogonal`, `unitary`, `constrain`."""
 
-from typing import Literal
+from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -82,8 +82,8 @@ def orthogonal(
     Args:
         module: the module that owns the weight: a layer, or a module of your own.
         name: name of the parameter.
-        orthogonal_map: the map $\phi$, under torch's name for this argument; pass this or
-            `retraction`, not both. One of "exp" (also called "matrix_exp" or None),
+        orthogonal_map: the map $\phi$, under torch's name for this argument. Pass this
+            or `retraction`, not both. One of "exp" (also called "matrix_exp" or None),
             "cayley", "pade-m" with a degree m, and "householder"; or a map object of
             `isometry.groups` or of your own.
         retraction: the map $\phi$ too, under its name everywhere else in isometry. It
@@ -185,6 +185,45 @@ def unitary(
     return _install_matrices(
         target, retraction, blocks, None, options, argument="retraction"
     )
+
+
+class _Options(TypedDict, total=False):
+    """The options of `constrain` that are passed by keyword, for type checkers."""
+
+    blocks: int
+    use_trivialization: bool
+    init: Init
+    generator: torch.Generator | None
+    rebase_every: int | None
+    rebase_radius: float | None
+
+
+# Without a manifold, `constrain(layer)` must not pass a type checker.
+@overload
+def constrain(
+    module: Layer,
+    name: AbstractManifold,
+    *,
+    retraction: MapLike = "exp",
+    **options: Unpack[_Options],
+) -> Layer: ...
+@overload
+def constrain(
+    module: Layer,
+    name: str = "weight",
+    *,
+    manifold: AbstractManifold,
+    retraction: MapLike = "exp",
+    **options: Unpack[_Options],
+) -> Layer: ...
+@overload
+def constrain(
+    module: Layer,
+    name: str,
+    manifold: AbstractManifold,
+    retraction: MapLike = "exp",
+    **options: Unpack[_Options],
+) -> Layer: ...
 
 
 @outside_graphs
