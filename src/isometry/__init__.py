@@ -31,54 +31,34 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# where each public function or class is defined; the other public names are modules
+# public functions and classes, keyed by the module that defines them
 _PLACES = {
-    "orthogonal": "isometry.parametrizations._register",
-    "unitary": "isometry.parametrizations._register",
-    "constrain": "isometry.parametrizations._register",
-    "declare": "isometry._declare",
-    "manifold_of": "isometry._declare",
-    "fold": "isometry.parametrizations._fold",
-    "rebase": "isometry.parametrizations._rebase",
-    "param_groups": "isometry.parametrizations._param_groups",
-    "diagnose": "isometry.parametrizations._diagnose",
-    "Diagnosis": "isometry.parametrizations._diagnose",
-    "load_foreign": "isometry.parametrizations._foreign",
-    "count_parameters": "isometry.nn._count",
-    "show_config": "isometry._config",
-    "release_memory": "isometry._backend.memory",
+    "parametrizations._register": ("orthogonal", "unitary", "constrain"),
+    "_declare": ("declare", "manifold_of"),
+    "parametrizations._fold": ("fold",),
+    "parametrizations._rebase": ("rebase",),
+    "parametrizations._param_groups": ("param_groups",),
+    "parametrizations._diagnose": ("diagnose", "Diagnosis"),
+    "parametrizations._foreign": ("load_foreign",),
+    "nn._count": ("count_parameters",),
+    "_config": ("show_config",),
+    "_backend.memory": ("release_memory",),
 }
-__all__ = [
-    "orthogonal",
-    "unitary",
-    "constrain",
-    "declare",
-    "manifold_of",
-    "fold",
-    "rebase",
-    "param_groups",
-    "diagnose",
-    "Diagnosis",
-    "load_foreign",
-    "count_parameters",
-    "show_config",
-    "release_memory",
-    "groups",
-    "linalg",
-    "nn",
-    "optim",
-    "rotations",
-    "testing",
-]
+# public modules, also imported on first use
+_SUBMODULES = ("groups", "linalg", "nn", "optim", "rotations", "testing")
 
+# Type checkers read the imports above, where `as` means that a name is public. They
+# must not see `__getattr__`, since then they would accept every name.
+if not TYPE_CHECKING:
+    __all__ = [n for names in (*_PLACES.values(), _SUBMODULES) for n in names]
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    def __getattr__(name: str) -> Any:
+        if name in _SUBMODULES:
+            return importlib.import_module(f"isometry.{name}")
+        for module, names in _PLACES.items():
+            if name in names:
+                return getattr(importlib.import_module(f"isometry.{module}"), name)
         raise AttributeError(f"module 'isometry' has no attribute {name!r}")
-    if name not in _PLACES:
-        return importlib.import_module(f"isometry.{name}")
-    return getattr(importlib.import_module(_PLACES[name]), name)
 
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    def __dir__() -> list[str]:
+        return [*__all__, "__version__"]
