@@ -382,8 +382,7 @@ class AbstractManifold(FullPrecision, ABC):
             return phi
         ours = [k for k, m in KNOWN.items() if isinstance(m, self.maps) and is_able(m)]
         raise ValueError(
-            f"`{name}` must be one of {', '.join(ours)} for {self}; got {value!r}. "
-            f"Every manifold has 'exp'."
+            f"`{name}` must be one of {', '.join(ours)} for {self}; got {value!r}."
         )
 
     def _has_field(self, dtype: torch.dtype) -> bool:
