@@ -52,8 +52,8 @@ def test_type_checkers_ask_for_the_manifold():
         declare(rotation())  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="`manifold` must be a manifold"):
         constrain(rotation())  # pyright: ignore[reportCallIssue]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'bloks'"):
-        constrain(rotation(), SO(3), bloks=1)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'block'"):
+        constrain(rotation(), SO(3), block=1)  # pyright: ignore[reportCallIssue]
     assert manifold_of(constrain(rotation(), manifold=SO(3))) == SO(3)
 
 
