@@ -1,8 +1,8 @@
-# `make test` and `make demo` work on a fresh machine: the first call makes .venv.
+# `make test` and `make demo` work on a new machine: the first call makes .venv.
 PYTHON ?= python3
 VENV := .venv
 CONSTRAINTS := constraints.txt
-# `make test TORCH=2.7.1`: the library on another torch, in an environment of its own
+# `make test TORCH=2.7.1` tests the library with another torch, in its own environment
 ifdef TORCH
 VENV := .venv-$(TORCH)
 CONSTRAINTS := $(VENV)/constraints.txt
@@ -10,25 +10,25 @@ endif
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 
-# the version is part of the name, so that a release renews the installed metadata
+# The name contains the version, so a new version is installed, with its metadata.
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/isometry/__init__.py)
 INSTALLED := $(VENV)/installed-$(VERSION)
 
-# two workers share the machine; more threads in each would only contend
+# Two workers share the machine. With more threads they would only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
 
-# the theme's notice about its successor, on every build
+# without the notice about its successor that the theme would print on every build
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 
 .PHONY: help test demo check docs bench soak wheel format clean
 
 help:
-	@echo "make test    the suite; its linear algebra again: shapes executed, C off;"
-	@echo "             and a part of it with a BLAS that sums in any order"
-	@echo "make test TORCH=2.7.1  the library on that torch; writes records/torch.json"
+	@echo "make test    the suite; its linear algebra again, with shapes checked and"
+	@echo "             without C; and a part with a BLAS that sums in another order"
+	@echo "make test TORCH=2.7.1  the library with that torch; writes records/torch.json"
 	@echo "make demo    ExpRNN and an LSTM on a copying task: a figure and a report"
 	@echo "make check   format, lint, types, import contracts, spelling, docs"
-	@echo "make format  rewrite the sources as 'make check' wants them"
+	@echo "make format  format the sources as 'make check' expects"
 	@echo "make docs    build the site into site/"
 	@echo "make bench   all measurements against peers"
 	@echo "make soak    the long tests; writes records/soak.json"
@@ -56,7 +56,7 @@ test: $(INSTALLED)
 	$(PYTEST) -n 2 --cov
 	ISOMETRY_NATIVE=0 $(PYTEST) -n 2 --shapes \
 		-m "not errors and not soak and not once" tests/linalg
-	@# one row of what `make soak` does: another BLAS, another seed
+	@# a sample of what `make soak` does, with another BLAS and another seed
 	MKL_CBWR=COMPATIBLE $(PYTEST) -n 2 --blas=scrambled --seed 1 \
 		-m "not errors and not soak and not once" \
 		tests/backend/test_kernels.py tests/linalg/test_rotation.py
@@ -69,7 +69,7 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	@# what Python has removed since 3.11 is an error here
+	@# finds what newer versions of Python have removed since 3.11
 	$(BIN)/pyright --pythonversion 3.14 src
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/typos
@@ -88,8 +88,8 @@ bench: $(INSTALLED)
 soak: $(INSTALLED)
 	$(PYTEST) tests -m soak --record=records/soak.json
 
-# The pure wheel is made from the sdist, which shows that nothing is missing there. What
-# auditwheel finds in the other one must be what its name promises.
+# The pure wheel is built from the sdist, so nothing is missing from the sdist. The
+# platform tag that auditwheel finds for the other wheel must be the tag in its name.
 wheel: $(INSTALLED)
 	rm -rf dist
 	$(PY) -m build --no-isolation
