@@ -83,7 +83,7 @@ def measure_part(name: str, rounds: int) -> dict[str, Any]:
 
 
 def measure_quality(folder: Path) -> dict[str, Any]:
-    """Accuracy against seconds of training; empty if there is no data."""
+    """Measure accuracy against seconds of training; an empty part without MNIST."""
     if absent := quality.missing(folder):
         print(
             f"quality: skipped, because {folder} has no {absent[0]}. Pass the folder "

@@ -37,7 +37,7 @@ def slug(processor: str) -> str:
 
 
 def load(folder: Path = FOLDER) -> dict[str, Record]:
-    """All records by the name of their file."""
+    """All records, keyed by the names of their files without `.json`."""
     files = sorted(folder.glob("*.json"))
     return {file.stem: json.loads(file.read_text()) for file in files}
 

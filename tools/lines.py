@@ -45,7 +45,7 @@ def _docstring_lines(source: str) -> set[int]:
 
 
 def table(root: Path) -> list[tuple[str, int, int]]:
-    """Rows of folder, number of files and lines of code; the last row has the sums."""
+    """Rows (folder, number of files, lines of code); the last one has the sums."""
     files, lines = Counter[str](), Counter[str]()
     for path in root.rglob("*.py"):
         folder = path.parent.relative_to(root).as_posix()

@@ -1,6 +1,7 @@
-"""Unit vectors, and the defect of a matrix: zero if its columns are orthonormal.
+"""Orthonormal columns: how far a matrix is from having them, and a step towards them.
 
-A Newton-Schulz step squares the defect, up to a factor.
+The defect of a matrix is zero if its columns are orthonormal. A Newton-Schulz step
+squares the defect, up to a factor.
 """
 
 import torch

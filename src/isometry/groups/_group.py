@@ -129,7 +129,7 @@ class AbstractGroup(AbstractManifold):
 
     def retract(self, Q: Tensor, E: Tensor, retraction: RetractionLike = EXP) -> Tensor:
         r"""$Q\,\phi(Q^H E)$, with $\phi$ the retraction at the identity."""
-        # projected, because Q^H E is in the Lie algebra only up to rounding
+        # Q^H E is in the Lie algebra only up to rounding, so project it
         A = self.algebra_projection(Q.mH @ E)
         return Q @ self.algebra_retraction(A, self.resolve(retraction))
 

@@ -113,6 +113,6 @@ def krylov_norm(A: Tensor) -> Tensor:
 
 
 def normal_part(Q: Tensor, X: Tensor) -> Tensor:
-    r"""$Q \operatorname{sym}(Q^H X)$, the part of `X` that is not tangent at `Q`."""
+    r"""$Q \operatorname{sym}(Q^H X)$, the part of `X` that is normal at `Q`."""
     S = Q.mH @ X
     return Q @ ((S + S.mH) / 2)

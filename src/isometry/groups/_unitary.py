@@ -162,7 +162,7 @@ class Torus(AbstractClassicalGroup):
         return torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The angles on the diagonal."""
+        """A diagonal matrix of the angles, in the dtype of `A`."""
         return torch.diag_embed(A.diagonal(dim1=-2, dim2=-1).imag).to(A.dtype)
 
     def algebra_projection(self, X: Tensor) -> Tensor:

@@ -94,8 +94,9 @@ def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
     up to rounding.
 
     This is meant for initialization: it loops over the $k$ columns in double precision,
-    and has no gradient. Cost: $O(n k^2)$. A matrix with an entry that is not finite
-    gives NaN; the other matrices of the batch are not affected.
+    and has no gradient. Cost: $O(n k^2)$. For a matrix with an entry that is not
+    finite, the product of `householder(V)` and the phases is NaN; `V` itself may hold
+    infinities instead of NaN. The other matrices of the batch are not affected.
 
     Args:
         Q: tall or square, with orthonormal columns; this is not checked.

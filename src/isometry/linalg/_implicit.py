@@ -24,7 +24,10 @@ def traceable(cls: type[Function]) -> Callable[..., Any]:
 
 
 def in_front(info: Any, in_dims: Any, inputs: tuple) -> list[Any]:
-    """The inputs of a `vmap` rule, each tensor with the mapped axis first."""
+    """The inputs of a `vmap` rule, each tensor with the mapped axis first.
+
+    A tensor that is not mapped is expanded along a new axis.
+    """
 
     def moved(X: Any, dim: int | None) -> Any:
         if dim is not None:
@@ -37,8 +40,9 @@ def in_front(info: Any, in_dims: Any, inputs: tuple) -> list[Any]:
 class Implicit(Function):
     """A function of batches, defined by an equation between its inputs and its result.
 
-    The implicit function theorem gives the derivative in terms of the result and of all
-    inputs except the last. `ctx.saved_tensors` holds these inputs, then the result.
+    By the implicit function theorem, a subclass computes the derivative from the result
+    and from all inputs but the last. `ctx.saved_tensors` holds these inputs, and then
+    the result.
     """
 
     @staticmethod

@@ -178,7 +178,7 @@ class GatedCell(AbstractNamedCell):
         return every[0], *(time_steps.last(part) for part in every)
 
     def recurrent_matrix(self) -> Tensor:
-        """The recurrent map of the first gate."""
+        """The recurrent map of the first gate; the other gates have their own."""
         return self.weight_hh[0]
 
     def torch_weights(self) -> dict[str, Tensor]:

@@ -64,9 +64,9 @@ def load_foreign(
 
     An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads a checkpoint from an `nn.RNN`,
     `nn.LSTM` or `nn.GRU`. It takes the nearest rotation for each recurrent weight, gate
-    by gate, and the sum of torch's two biases (except for the candidate of a GRU). If
-    the weights were not rotations, the result is a different network, which needs more
-    training.
+    by gate, and the sum of torch's two biases. (The two biases of a GRU's candidate
+    stay apart.) If the weights were not rotations, the result is a different network,
+    which needs more training.
 
     Everything else loads as with `module.load_state_dict`. A checkpoint from torch or
     geotorch does not say which map it was made with, so you must name the map, unless
@@ -90,9 +90,10 @@ def load_foreign(
     Raises:
         TypeError: if `module` is not a module, or `state_dict` is not a mapping.
         ValueError: if keys or shapes do not fit, if a weight is complex for a real
-            layer, not finite or not on its manifold, if `retraction` does not name the
-            map of a weight that needs it, or if it names an unknown weight or map. In
-            these cases nothing is loaded.
+            layer or not finite, if a weight that torch or geotorch constrained is not
+            on the manifold, if `retraction` does not name the map of a weight that
+            needs it, or if it names an unknown weight or map. In these cases nothing is
+            loaded.
         RuntimeError: if `load_state_dict` refuses our own keys, for instance because
             they were saved with another map.
     """

@@ -216,8 +216,8 @@ def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     if getattr(optimizer, "found_inf", False):
         return
     moving = {id(coordinates.original): coordinates for coordinates in MOVING}
-    # Go through the optimizer's parameters, whose order is the same on all ranks: all
-    # ranks must gather the same sharded coordinates at the same time.
+    # All ranks must gather the same sharded coordinates at the same time. So take them
+    # in the order of the optimizer's parameters, which is the same on all ranks.
     for X in [p for group in optimizer.param_groups for p in group["params"]]:
         if id(X) not in moving or not X.requires_grad:
             continue

@@ -58,7 +58,11 @@ def algebra(case: Case) -> None:
 
 
 def closed_forms(case: Case) -> None:
-    """A group's own formulas agree with the defaults, which use only `algebra`."""
+    """A group's own formulas agree with the defaults, which use only `algebra`.
+
+    For `nearest` they agree to first order: at a distance t from the group, two
+    formulas may differ by a multiple of t^2.
+    """
     G, X = _group(case), case.ambient(3)
     A = G.algebra(X)
     P = G.algebra_projection(X)

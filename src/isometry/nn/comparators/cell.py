@@ -159,9 +159,9 @@ class AbstractComparatorCell(AbstractCell):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw new parameter and buffer values, from torch's default generator."""
-        # Draw new parameters in a copy of this cell, and copy back only their values.
-        # An optimizer may hold the parameters of this cell, so do not replace them. A
-        # constrained weight cannot be replaced by a parameter, so fold the copy.
+        # An optimizer may hold the parameters of this cell, so they must stay the same
+        # objects. Draw new parameters in a copy, and copy their values. The copy is
+        # folded, because a parameter cannot take the place of a constrained weight.
         twin = fold(copy.deepcopy(self))
         twin.draw_parameters(Draw("cpu", torch.float64))
         values = twin.state_dict()
@@ -299,9 +299,10 @@ for _option in ("device", "dtype", "generator"):
 def _can_recompute() -> bool:
     """Whether a backward pass can compute states again instead of reading saved ones.
 
-    The transforms of torch.func do not support this: `grad` refuses the hooks on saved
-    tensors that `checkpoint` needs, and a backward pass outside of `vmap` cannot repeat
-    what happened inside.
+    Outside a compiler, the transforms of torch.func do not support this: `grad` refuses
+    the hooks on saved tensors that `checkpoint` needs, and a backward pass outside of
+    `vmap` cannot repeat what happened inside. While a program is compiled, this is
+    always True, because a compiler makes `checkpoint` a part of its graph.
     """
     return torch.compiler.is_compiling() or not transforms()
 
