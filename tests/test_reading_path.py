@@ -1,5 +1,7 @@
 """How much a reader meets: files on the way to a weight, files and lines in all."""
 
+import functools
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +14,8 @@ import torch
 from torch import nn
 
 import isometry
+from isometry._backend import kernels_origin
+from tests.helpers import ROOT
 from tools.lines import lines_of_code
 
 PACKAGE = Path(isometry.__file__).parent
@@ -81,11 +85,11 @@ STEPS = {"layer": step_of_a_layer, "recurrent layer": step_of_a_recurrent_layer}
 MOST = {"layer": 9, "recurrent layer": 16}
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_training_step_passes_few_files(name):
-    """A training step passes few files.
+@functools.cache
+def files_in_a_new_process(name: str) -> list[str]:
+    """The files that a step passes in a new process.
 
-    It runs in a new process, since earlier tests leave hooks on all optimizers.
+    In this process, earlier tests leave hooks on all optimizers.
     """
     process = subprocess.run(
         [sys.executable, "-m", "tests.test_reading_path", name],
@@ -95,7 +99,27 @@ def test_a_training_step_passes_few_files(name):
         cwd=PACKAGE.parents[1],
     )
     sys.stdout.write(process.stdout)
-    assert 3 < len(process.stdout.splitlines()) - 1 <= MOST[name]
+    return [line.split(":")[0].strip() for line in process.stdout.splitlines()[1:]]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_training_step_passes_few_files(name):
+    """A training step passes few files."""
+    assert 3 < len(files_in_a_new_process(name)) <= MOST[name]
+
+
+def files_on_the_map(text: str) -> list[str]:
+    """The files of the hops in the diagram of CONTRIBUTING.md, before `backward`."""
+    diagram = text.partition("```text\n layer.weight\n")[2].partition("\n\n")[0]
+    return re.findall(r"([\w/]+\.py):", diagram)
+
+
+def test_the_map_names_the_files_that_a_step_passes():
+    """The map in CONTRIBUTING.md is the way that a training step takes."""
+    if kernels_origin().startswith("none"):
+        pytest.skip("the map shows the way with kernels")
+    hops = files_on_the_map((ROOT / "CONTRIBUTING.md").read_text())
+    assert sorted(hops) == sorted(files_in_a_new_process("layer"))
 
 
 def test_the_library_has_few_files():
