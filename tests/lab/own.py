@@ -172,3 +172,20 @@ class OutTask(OrderTask):
     out: int = 1
     config: str = ""
     task: str = ""
+
+
+@dataclass(frozen=True)
+class FolderTask(OrderTask):
+    """A task whose root is no folder, with a folder of another name."""
+
+    paths: ClassVar[frozenset[str]] = frozenset({"folder"})
+
+    root: str | int = "C"
+    folder: str | None = None
+
+
+@dataclass(frozen=True)
+class NoFolderTask(OrderTask):
+    """A task that names a path which is no option, and one which is a number."""
+
+    paths: ClassVar[frozenset[str]] = frozenset({"folder", "steps"})

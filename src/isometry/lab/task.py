@@ -64,6 +64,8 @@ class AbstractTask(ABC):
         selecting: options that only affect how the reported number is selected. A run
             that changes them still counts as the paper's task, so reports show the
             paper's numbers next to its own.
+        paths: options of type `str` that hold a path. The command line makes them
+            absolute, so that a run can be resumed from any folder.
     """
 
     name: ClassVar[str] = ""
@@ -75,6 +77,7 @@ class AbstractTask(ABC):
     headings: ClassVar[Mapping[str, str]] = {}
     neutral: ClassVar[frozenset[str]] = frozenset()
     selecting: ClassVar[frozenset[str]] = frozenset({"held_out"})
+    paths: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def recipe(self) -> str:

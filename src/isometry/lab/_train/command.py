@@ -213,10 +213,11 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
         )
     task_options = asdict(make(kind, {k: values[k] for k in values if k in task_names}))
     training = make(Training, {k: values[k] for k in values if k in names})
-    if task_options.get("root") is not None:
-        # store an absolute path, since the run may be resumed from another folder
-        values["root"] = str(Path(task_options["root"]).expanduser().absolute())
-        task_options["root"] = values["root"]
+    # store absolute paths, since the run may be resumed from another folder
+    for name in sorted(kind.paths):
+        if (path := task_options[name]) is not None:
+            values[name] = str(Path(path).expanduser().absolute())
+            task_options[name] = values[name]
     words = [word for name, value in values.items() for word in spell(name, value)]
     command = shlex.join(["isometry", "train", task, *words])
     return Config(task, task_options, training, command), out

@@ -23,9 +23,14 @@ def _accept(value: Any) -> type[AbstractTask]:
             f"and defines its abstract methods and properties; got {value!r}{lacks}."
         )
     kind: Any = value
-    names = types_of(kind)
+    types = types_of(kind)
+    if bad := [n for n in kind.paths if n not in types or str not in types[n].kinds]:
+        raise TypeError(
+            f"`paths` must name options of type str; got {', '.join(sorted(bad))} in "
+            f"{value!r}."
+        )
     endless = issubclass(kind, AbstractEndlessTask)
-    if endless and "held_out" not in names and not hasattr(kind, "held_out"):
+    if endless and "held_out" not in types and not hasattr(kind, "held_out"):
         raise TypeError(
             f"`task` must have `held_out`, the number of sequences for validation and "
             f"for test, since its data is endless; got {value!r} without it. Add a "

@@ -59,6 +59,7 @@ class MnistTask(AbstractTask):
     metric: ClassVar[str] = "accuracy"
     neutral: ClassVar[frozenset[str]] = frozenset({"root"})
     selecting: ClassVar[frozenset[str]] = frozenset({"validation"})
+    paths: ClassVar[frozenset[str]] = frozenset({"root"})
 
     permute: bool = False
     dataset: Literal["mnist", "fashion-mnist"] = "mnist"

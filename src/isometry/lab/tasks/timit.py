@@ -65,6 +65,7 @@ class TimitTask(AbstractTask):
     }
     neutral: ClassVar[frozenset[str]] = frozenset({"root", "scores"})
     selecting: ClassVar[frozenset[str]] = frozenset({"validation"})
+    paths: ClassVar[frozenset[str]] = frozenset({"root"})
 
     root: str | None = None
     target: Literal["previous", "next"] = "previous"
