@@ -123,6 +123,7 @@ def test_only_the_paper_selects_on_the_test_set():
     for paper, value, words in (
         (None, 0.5, "accuracy 0.5000 at the best validation"),
         (PAPER["mnist"], 0.9, "accuracy 0.9000 in 2 steps, selected on the test set"),
+        (PAPER["timit"], 0.5, "accuracy 0.5000 at the best validation"),
     ):
         experiment = ReportedExperiment(
             "own", "", "accuracy", (better_by_test,), paper, larger_is_better=True

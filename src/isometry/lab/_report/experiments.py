@@ -61,7 +61,7 @@ class ReportedExperiment:
     @property
     def selects_on_test(self) -> bool:
         """Whether the best test result is compared, as in the paper's MNIST table."""
-        return self.paper is not None and self.metric == "accuracy"
+        return self.paper is not None and self.paper.selects_on_test
 
     @cached_property
     def has_validation(self) -> bool:

@@ -39,12 +39,14 @@ class PaperTable:
         protocol: how its numbers were measured.
         rows: the rows of the table; empty for a figure.
         claim: what the text says about a figure; empty for a table.
+        selects_on_test: whether the numbers are the best test results of the runs.
     """
 
     where: str
     protocol: str
     rows: tuple[Row, ...] = ()
     claim: str = ""
+    selects_on_test: bool = False
 
     def row(self, model: str, hidden_size: int | None) -> Row | None:
         """The row for a network of this size; None if the table has no such row."""
@@ -120,11 +122,13 @@ PAPER = {
         "Table 1, MNIST",
         f"{_PIXEL_PROTOCOL} {COUNTS_NOTE}",
         tuple(Row(model, n, size, value) for model, n, size, value, _ in _PIXELS),
+        selects_on_test=True,
     ),
     "pmnist": PaperTable(
         "Table 1, P-MNIST",
         f"{_PIXEL_PROTOCOL} {COUNTS_NOTE}",
         tuple(Row(model, n, size, value) for model, n, size, _, value in _PIXELS),
+        selects_on_test=True,
     ),
     "timit": PaperTable(
         "Table 2",
