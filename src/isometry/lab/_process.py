@@ -101,7 +101,8 @@ def keep_freed_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        # take large blocks from the heap, too: blocks from mmap are returned when freed
+        # Take large blocks from the heap, too. By default they come from mmap, and go
+        # back to the system as soon as they are freed.
         mallopt(_M_MMAP_MAX, 0)
         # glibc reads -1 as the largest unsigned number, and so never trims the heap
         mallopt(_M_TRIM_THRESHOLD, -1)

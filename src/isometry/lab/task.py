@@ -239,7 +239,9 @@ class AbstractTask(ABC):
 
 
 class AbstractEndlessTask(AbstractTask):
-    """A task whose sequences are drawn afresh for every batch.
+    """A task whose training sequences are drawn afresh for every batch.
+
+    The validation and test sequences are the same in every run.
 
     Attributes:
         held_out: number of validation sequences, and also of test sequences.

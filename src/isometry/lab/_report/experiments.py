@@ -14,9 +14,9 @@ from isometry.lab.paper.tables import PAPER, PaperTable
 
 @dataclass(frozen=True)
 class ReportedExperiment:
-    """Comparable runs: the same task with the same options, except neutral options.
+    """Runs of one task that can be compared, since their task options agree.
 
-    Neutral options do not affect results; see `AbstractTask`.
+    Only neutral options may differ. They do not affect results; see `AbstractTask`.
 
     Attributes:
         key: short name, used in file names.

@@ -246,7 +246,11 @@ def count_text(value: int | None) -> str:
 
 
 def small(value: float | None) -> str:
-    """A number as text, with an exponent if very small or large; a dash for None."""
+    """A number as text, and a dash for None.
+
+    A number below 1e-3 or from 1e4 up, in absolute value, has an exponent. Other
+    numbers have four decimal places below 1, and four significant digits above.
+    """
     if value is None:
         return DASH
     if value == 0 or 1e-3 <= abs(value) < 1e4:

@@ -81,7 +81,7 @@ class Engine:
 
 
 def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
-    """Train the runs that are not done yet, then write a report about all runs.
+    """Train the runs that have neither ended nor diverged, then report on all runs.
 
     The tables of the report also go to stdout; all other messages go to stderr.
 
@@ -96,8 +96,9 @@ def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]
     Raises:
         RunError: if the folder holds other runs with these names, has a damaged plan or
             is in use, or if the engine is not available.
-        ValueError: if a file of a run is damaged.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped.
+        ValueError: if a folder holds no run, or a file of a run is damaged.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
+            `GRACE` seconds, was killed.
     """
     from isometry.lab._report.command import write_report
 
@@ -133,7 +134,9 @@ def threads(runs: Sequence[SweepRun]) -> int:
 
 
 def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
-    """Train the runs that are not done yet.
+    """Train the runs that have neither ended nor diverged.
+
+    A run that diverged is left out, since it would diverge again.
 
     Args:
         runs: all runs.
@@ -145,12 +148,12 @@ def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, 
 
     Raises:
         RunError: if Ray is asked for and is not installed or cannot be reached.
-        ValueError: if a file of a run is damaged.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped.
+        ValueError: if a folder holds no run, or a file of a run is damaged.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
+            `GRACE` seconds, was killed.
     """
     statuses = [_status(out / run.name) for run in runs]
     pairs = zip(runs, statuses, strict=True)
-    # do not repeat a run that diverged, since it would diverge again
     missing = [run for run, status in pairs if status not in (*ENDED, "diverged")]
     if not missing:
         return {}

@@ -121,6 +121,8 @@ def make_model(
 ) -> tuple[AbstractTask, Recipe, nn.Module]:
     """Make the task of a run, and its network with initial weights.
 
+    This sets torch's global seed to the seed of the run.
+
     Args:
         config: config of the run.
         trust: which classes may be imported, as in `build`.

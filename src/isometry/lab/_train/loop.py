@@ -38,8 +38,8 @@ class RunState:
         first_loss: loss of the first batch.
         last: step of the last evaluation, and the means of each split.
         best: step and means of the evaluation with the best validation result.
-        best_test: step and means of the evaluation with the best test result, which the
-            paper reports.
+        best_test: step and means of the evaluation with the best test result. The
+            paper's table of MNIST reports this result; its other tables do not.
         solved_at: the step since which every evaluation has found the task solved; None
             if the last evaluation did not.
     """

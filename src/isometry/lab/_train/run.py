@@ -47,11 +47,12 @@ def train(config: Config, out: Path | str | None = None) -> RunOutcome:
         The folder and the summary.
 
     Raises:
-        RunError: if the folder exists or cannot be written to, or a package that the
-            run needs is missing.
+        RunError: if the folder exists or cannot be written to, a package that the run
+            needs is missing, or an `OSError`, such as a full disk, stops the run.
         FileNotFoundError: if the data of the task is missing.
-        TypeError: if the config is not a `Config`, or names an unsuitable class.
-        ValueError: if the config is invalid.
+        TypeError: if the config is not a `Config` or names an unsuitable class, or if
+            the task lacks an option that has no default.
+        ValueError: if the config is invalid, or a file of the task's data is damaged.
     """
     if not isinstance(config, Config):
         raise TypeError(

@@ -26,5 +26,5 @@ PEERS = ("geotorch", "geoopt")
 
 
 def installed(package: str) -> bool:
-    """True if a package can be imported. The check does not import it."""
+    """True if a package is installed. This does not import the package."""
     return find_spec(package) is not None
