@@ -90,13 +90,13 @@ def with_known_names(out: Path, runs: Sequence[SweepRun]) -> list[SweepRun]:
 
 
 def _with_known_name(out: Path, run: SweepRun, known: Sequence[SweepRun]) -> SweepRun:
-    options = _flat(run.config)
+    options = _comparable(run.config)
     for other in known:
-        if _flat(other.config) == options:
+        if _comparable(other.config) == options:
             return other
     for other in known:
         if other.name == run.name:
-            old = _flat(other.config)
+            old = _comparable(other.config)
             name = next(n for n in old | options if old.get(n) != options.get(n))
             raise RunError(
                 f"{out / run.name} must keep its options; got {name} "
@@ -229,7 +229,7 @@ def _name(config: Config, varied: Mapping[str, Any]) -> str:
     return for_file_name("-".join(parts))
 
 
-def _flat(config: Config) -> dict[str, Any]:
+def _comparable(config: Config) -> dict[str, Any]:
     """All entries of a config except its command, to compare two runs."""
     entries = json.loads(config.to_json())
     del entries["command"]
