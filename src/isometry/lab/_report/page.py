@@ -4,19 +4,16 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape, unescape
 from importlib.resources import files
-from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from isometry.lab._report import table as tables
 from isometry.lab._report.experiments import ReportedExperiment
 from isometry.lab._report.figures import GRID, INK, PAGE, Figure, text_width
 from isometry.lab._report.looks import DARK, LIGHT, looks
 from isometry.lab._report.runs import Run
-from isometry.lab._report.table import RESULT, Table, TableRow
 from isometry.lab.paper.tables import SOURCE
-
-# A second line of defence, in case a text is not escaped: with this policy, a browser
-# runs no scripts and fetches nothing.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 # for each colour in a drawing, the CSS variable that replaces it on the page
 COLOURS = {INK: "--ink", GRID: "--grid", PAGE: "--page"} | {
@@ -33,31 +30,29 @@ def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
     Returns:
         The text of the HTML file.
     """
-    title = parts[0][0].title if len(parts) == 1 else "Report of experiments"
-    runs = [run for experiment, _ in parts for run in experiment.runs]
-    items = "".join(
-        f'<li><a href="#{escape(e.key)}">{escape(e.title)}</a></li>' for e, _ in parts
+    # with `autoescape`, every text is escaped that is not `Markup`
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    contents = f"<nav><ul>{items}</ul></nav>" if len(parts) > 1 else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>Isometry: {escape(title)}</title>
-<style>{_style()}</style>
-</head>
-<body>
-<header><h1>{escape(title)}</h1>
-<p class="note">{escape(_origin(runs))}</p>{contents}</header>
-<main>
-{"".join(_section(*part, alone=len(parts) == 1) for part in parts)}
-</main>
-</body>
-</html>
-"""
+    return environment.from_string(_file("page.html")).render(
+        parts=parts,
+        title=parts[0][0].title if len(parts) == 1 else "Report of experiments",
+        origin=_origin([run for experiment, _ in parts for run in experiment.runs]),
+        style=Markup(_style()),
+        source=SOURCE,
+        result_column=tables.RESULT,
+        results_table=tables.results_table,
+        runs_table=tables.runs_table,
+        headline=headline,
+        inline=lambda figure: Markup(inline(figure)),
+        looks=looks,
+        zip=zip,
+        facts_of=_facts,
+    )
+
+
+def _file(name: str) -> str:
+    return (files("isometry.lab._report") / name).read_text(encoding="utf-8")
 
 
 def _style() -> str:
@@ -66,11 +61,10 @@ def _style() -> str:
     def variables(palette: Sequence[str]) -> str:
         return " ".join(f"--c{n}: {colour};" for n, colour in enumerate(palette))
 
-    sheet = (files("isometry.lab._report") / "page.css").read_text(encoding="utf-8")
     return (
         f":root {{ {variables(LIGHT)} }}\n"
         f"@media (prefers-color-scheme: dark) {{ :root {{ {variables(DARK)} }} }}\n"
-        f"{sheet}"
+        f"{_file('page.css')}"
     )
 
 
@@ -92,28 +86,6 @@ def _machine(run: Run) -> str:
         (machine.get("blas"), "{}"),
     )
     return ", ".join(form.format(value) for value, form in facts if value is not None)
-
-
-def _section(
-    experiment: ReportedExperiment, figures: Sequence[Figure], *, alone: bool
-) -> str:
-    each, paper = tables.runs_table(experiment), experiment.paper
-    pairs = zip(experiment.runs, looks(experiment.singles), strict=True)
-    parts = [
-        # if there is only one experiment, the title of the page already names it
-        "" if alone else f"<h2>{escape(experiment.title)}</h2>",
-        f'<p class="lead">{escape(headline(experiment))}</p>',
-        _table(tables.results_table(experiment)),
-        each and f"<details><summary>Each run</summary>{_table(each)}</details>",
-        paper
-        and f'<p class="note"><b>The paper, {escape(paper.where)}.</b> '
-        f"{escape(paper.words())} <cite>{escape(SOURCE)}.</cite></p>",
-        f'<div class="figures">{"".join(map(_figure, figures))}</div>',
-        "<h3>Commands</h3>",
-        *(_command(run, look.label) for run, look in pairs),
-    ]
-    body = "\n".join(filter(None, parts))
-    return f'<section id="{escape(experiment.key)}">\n{body}\n</section>\n'
 
 
 def headline(experiment: ReportedExperiment) -> str:
@@ -152,32 +124,6 @@ def headline(experiment: ReportedExperiment) -> str:
     return text
 
 
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
-    body = "\n".join(_row(row) for row in table.rows)
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="results"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _row(row: TableRow) -> str:
-    name, *cells = [escape(cell) for cell in row.cells]
-    if row.best:
-        cells[RESULT - 1] = f"<b>{cells[RESULT - 1]}</b>"
-    key, kind = "", ' class="paper"'
-    if row.look is not None:
-        colour = f"background: var(--c{row.look.colour})"
-        key, kind = f'<span class="key" style="{colour}"></span>', ""
-    rest = "".join(f"<td>{cell}</td>" for cell in cells)
-    return f'<tr{kind}><th scope="row">{key}{name}</th>{rest}</tr>'
-
-
-def _figure(figure: Figure) -> str:
-    caption = f"<figcaption>{escape(figure.caption)}</figcaption>"
-    return f"<figure>{inline(figure)}{caption}</figure>"
-
-
 def inline(figure: Figure) -> str:
     """The `<svg>` element of a figure, in the colours and the font of the page."""
     text = figure.svg.read_text(encoding="utf-8")
@@ -208,27 +154,13 @@ def _keep_width(text: re.Match) -> str:
     return text[0].replace("<text", fixed, 1)
 
 
-def _command(run: Run, label: str) -> str:
-    command = run.config.get("command") or "The command was not recorded."
-    facts = _facts(run.environment)
-    return f"""<div class="run"><p><b>{escape(label)}</b>
-<span class="note">{escape(run.status)}, folder {escape(run.path.name)}</span></p>
-<pre><code>{escape(str(command))}</code></pre>
-{f"<details><summary>Environment</summary><dl>{facts}</dl></details>" if facts else ""}
-</div>
-"""
+def _facts(run: Run) -> dict[str, str]:
+    """What is known about the environment of a run, as texts keyed by name."""
 
+    def text(value: object) -> str:
+        if isinstance(value, Mapping):
+            return ", ".join(f"{name} {inner}" for name, inner in value.items())
+        return str(value)
 
-def _facts(environment: Mapping[str, Any]) -> str:
-    return "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(_plain(value))}</dd>"
-        for name, value in environment.items()
-        if value is not None
-    )
-
-
-def _plain(value: object) -> str:
-    """A value, or the entries of a mapping, as text on one line."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {inner}" for name, inner in value.items())
-    return str(value)
+    known = {k: value for k, value in run.environment.items() if value is not None}
+    return {name: text(value) for name, value in known.items()}
