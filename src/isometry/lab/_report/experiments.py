@@ -120,6 +120,8 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
         One experiment for each combination of a task and its options, in the order in
         which these combinations first appear. Neutral options do not count.
     """
+    from isometry.lab.tasks import TASKS
+
     by_task: dict[str, list[Run]] = {}
     for run in runs:
         options = sorted(about(run.config)["options"].items())
@@ -132,6 +134,8 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
         keys.append(key)
         if (nth := keys.count(key)) > 1:
             key = f"{key}-{nth}"
+        # the paper is not quoted for a user's own task, which may have the key of ours
+        is_papers = task["as_in_paper"] and members[0].config["task"] in TASKS.ours
         metric = task["metric"]
         measured = any(metric in record for run in members for record in run.records)
         result.append(
@@ -140,23 +144,13 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
                 task["title"],
                 metric if measured else "loss",
                 tuple(members),
-                PAPER.get(task["key"]) if _is_papers(members[0], task) else None,
+                PAPER.get(task["key"]) if is_papers else None,
                 task["larger_is_better"] and measured,
                 task["metric_is_loss"],
                 task["headings"],
             )
         )
     return result
-
-
-def _is_papers(run: Run, task: Mapping[str, Any]) -> bool:
-    """Whether a run has a task of the paper, with the paper's options.
-
-    A user's own task may have the name of one of ours.
-    """
-    from isometry.lab.tasks import TASKS
-
-    return task["as_in_paper"] and run.config["task"] in TASKS.ours
 
 
 def about(config: Mapping[str, Any]) -> dict[str, Any]:
