@@ -108,7 +108,10 @@ def test_the_best_accuracy_is_the_largest():
     marked = [row.best for row in results_table(experiment).rows]
     assert marked[:2] == [False, True]
     assert sum(marked) == 1
-    assert markdown(results_table(experiment)).count("**") == 2
+    text = markdown(results_table(experiment))
+    assert text.count("**") == 2
+    # the columns are aligned, for readers on a terminal
+    assert len({len(line) for line in text.splitlines()}) == 1
 
 
 def test_only_the_paper_selects_on_the_test_set():

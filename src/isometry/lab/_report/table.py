@@ -289,15 +289,24 @@ def results(experiments: Iterable[ReportedExperiment]) -> str:
 
 def markdown(table: Table) -> str:
     """A table in Markdown, with the best result in bold."""
-
-    def line(cells: Sequence[str]) -> str:
-        texts = (one_line(cell).replace("|", "\\|") for cell in cells)
-        return "| " + " | ".join(texts) + " |"
-
-    lines = [line(table.columns), line(["---"] * len(table.columns))]
-    for row in table.rows:
-        cells = list(row.cells)
+    header, *rows = (
+        [one_line(cell).replace("|", "\\|") for cell in cells]
+        for cells in (table.columns, *(row.cells for row in table.rows))
+    )
+    for cells, row in zip(rows, table.rows, strict=True):
         if row.best:
             cells[RESULT] = f"**{cells[RESULT]}**"
-        lines.append(line(cells))
-    return "\n".join(lines)
+    return aligned(header, rows)
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns, which is readable as plain text."""
+    columns = zip(header, *rows, strict=True)
+    first, *rest = [max(map(len, column)) for column in columns]
+
+    def line(cells: Sequence[str]) -> str:
+        right = [cell.rjust(w) for cell, w in zip(cells[1:], rest, strict=True)]
+        return "| " + " | ".join([cells[0].ljust(first), *right]) + " |"
+
+    rule = ["-" * first, *("-" * (width - 1) + ":" for width in rest)]
+    return "\n".join([line(header), line(rule), *map(line, rows)])

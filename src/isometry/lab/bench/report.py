@@ -1,11 +1,11 @@
 """Tables and a figure from a record of measurements."""
 
 import io
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from isometry.lab import bench
 from isometry.lab._report.figures import STYLE
+from isometry.lab._report.table import aligned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,19 +75,6 @@ def short(value: float, digits: int) -> str:
         return f"{value:.0f}"
     # the flag `#` keeps trailing zeros, but also a trailing decimal point
     return f"{value:#.{digits}g}".rstrip(".")
-
-
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns, which is readable as plain text."""
-    columns = zip(header, *rows, strict=True)
-    first, *rest = [max(map(len, column)) for column in columns]
-
-    def line(cells: Sequence[str]) -> str:
-        right = [cell.rjust(w) for cell, w in zip(cells[1:], rest, strict=True)]
-        return "| " + " | ".join([cells[0].ljust(first), *right]) + " |"
-
-    rule = ["-" * first, *("-" * (width - 1) + ":" for width in rest)]
-    return "\n".join([line(header), line(rule), *map(line, rows)])
 
 
 # How the line of each contender is drawn. All colours except grey and yellow are from
