@@ -12,7 +12,7 @@ Record = dict[str, Any]
 
 
 def results(records: dict[str, Record]) -> str:
-    """The page for users, made from the record of the processor with the most parts.
+    """Markdown of docs/results.md, from the record with the most measurements.
 
     Args:
         records: the records, by the names of their files.

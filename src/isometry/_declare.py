@@ -234,8 +234,8 @@ def _guard_steps() -> None:
 
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     knows_manifolds = "manifold" in optimizer.defaults
-    # A wrapper is not checked here. It calls the step of its inner optimizer, and this
-    # hook checks that step.
+    # Do not check a wrapper around an optimizer that knows manifolds. It calls the step
+    # of that optimizer, and this hook checks that step.
     if not knows_manifolds and _wraps_one_that_knows_manifolds(optimizer):
         return
     # Parameters are looked up at every step, not when they are declared: a weight that

@@ -35,11 +35,12 @@ Vectors = dict[str, Tensor]
 # orthonormal matrix may not be the point that the step should have reached
 _LOST = 0.1
 
-# `settle` only makes a point unitary. In groups such as SU(n), `BodyFrame` also
-# polishes the point if the step had this length or more, in radians. After shorter
-# steps, the next regular polish is enough: after 15 steps of 3.14 radians, the defect
-# was at most 0.13 times the tolerance (eight groups, ten seeds, single and double
-# precision).
+# `settle` makes a point unitary, but does not restore further conditions, such as
+# determinant 1 in SU(n); `polish` does. The error in these conditions grows with the
+# length of the steps. After a step of this length or more (in radians), `BodyFrame`
+# polishes at once. After shorter steps, the polish after every 16th step is enough:
+# after 15 steps of 3.14 radians, the defect was at most 0.13 times the tolerance (eight
+# groups, ten seeds, single and double precision).
 _HALF_TURN = math.pi
 
 # with fewer rows than this, `BodyFrame._move` avoids `baddbmm`, which is less accurate

@@ -111,7 +111,7 @@ class Sphere(AbstractManifold):
         return torch.ones_like(_dot(Q, E))
 
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
-        r"""$\pi - \lVert e \rVert$."""
+        r"""$\pi - \lVert E \rVert$: `E` moves `Q` by the angle $\lVert E \rVert$."""
         del Q
         return math.pi - torch.linalg.vector_norm(E, dim=-1)
 

@@ -195,7 +195,10 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
 
 
 def _decoded(saved: Tensor) -> str:
-    """The name that `_map_bytes` has encoded, or the numbers if they are no name."""
+    """Decode the name of a map, which `_map_bytes` has encoded.
+
+    Bytes that encode no name are returned as text.
+    """
     # casting a whole checkpoint turns the bytes into floating-point numbers
     try:
         return bytes(map(int, saved.tolist())).decode()

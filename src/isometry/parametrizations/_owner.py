@@ -137,7 +137,8 @@ def _keep_weights_fresh(module: nn.Module) -> None:
     """
     if not isinstance(module, nn.RNNBase):
         return
-    # torch has just made this class for this module alone, so no other module changes
+    # This class belongs to this module alone: torch made it for the module's first
+    # parametrization, or `own_class` made it for a copy. So no other module changes.
     cls: Any = type(module)
     if "forward" not in vars(cls):
         cls.forward = _wrap_forward(cls.forward)

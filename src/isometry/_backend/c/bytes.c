@@ -265,7 +265,8 @@ static void *watch(void *self, void *arguments)
     return result;
 }
 
-/* Creates the builtin `watch`, given the functions in `torch_api` and the offset. */
+/* Stores torch's functions in torch_api, and in `offset` how many bytes into a Python
+   tensor its at::Tensor lies. Returns the builtin `watch`. */
 void *isometry_connect(const void *functions, long where)
 {
     static const struct method method = {"watch", watch, VARIABLE_ARGUMENTS, NULL};

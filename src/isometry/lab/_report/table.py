@@ -209,7 +209,10 @@ def _final(run: Run, name: str) -> float | None:
 
 
 def _other(experiment: ReportedExperiment, name: str, run: Run) -> float | None:
-    """A test metric at the step with the best validation result, or a final score."""
+    """A test metric at the step with the best validation result.
+
+    If there is none, the final score with this name.
+    """
     value = experiment.at_best_validation(run, name)
     return _final(run, name) if value is None else value
 

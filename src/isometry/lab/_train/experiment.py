@@ -186,8 +186,9 @@ _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # further parameters of a network's constructor that are not options for the user
 _OTHERS = {"self", "mode", "generator", "device", "dtype"}
-# Options that change the shape of inputs or outputs. Tasks put time first, and the
-# output layer reads states of `hidden_size` features.
+# Options that change the layout or the size of inputs or outputs. A user cannot set
+# them, because tasks put time first, and the output layer reads states of `hidden_size`
+# features.
 _LAYOUT = {"batch_first", "last_only", "bidirectional", "proj_size"}
 
 

@@ -232,9 +232,10 @@ def schedule_rgd(task: str, size: int) -> Schedule:
 
     The optimizer of $W$ is Riemannian RMSprop on MNIST, permuted or not, and Riemannian
     gradient descent on other tasks. From the gradient $G$ at $W$, the authors compute
-    $S = G W^H - W G^H$. This is twice our Riemannian gradient, so we double their
-    learning rates for $W$. On MNIST, they apply RMSprop to the entries of $G$, and we
-    apply it in the Lie algebra.
+    $S = G W^H - W G^H$, twice our Riemannian gradient. So we double their learning
+    rates for $W$, which makes the steps of gradient descent equal. On MNIST we double
+    the rate, too, but the steps are not equal: they apply RMSprop to the entries of
+    $G$, and we apply it in the Lie algebra.
     """
     if task not in PIXELS:
         rest = rmsprop(1e-3, like=THEANO)
