@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import ROOT
-from tools.mutants import FOLDERS, draw, has_failed, summary
+from tools.mutants import FOLDERS, has_failed, summary
+from tools.mutations import draw
 
 TESTS = {
     "positive": "assert signs.positive(1)\n    assert not signs.positive(0)",
