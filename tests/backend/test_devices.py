@@ -17,7 +17,7 @@ import isometry
 from isometry._backend import backend_for
 from isometry.groups import Exp
 from isometry.linalg import expm_skew, skew
-from isometry.linalg._expm import exponential
+from isometry.linalg._expm import products
 from isometry.linalg._expm.rotation import within_reach
 from tests.helpers import DTYPES, needs_torch, random_skew, random_unitary
 
@@ -52,10 +52,10 @@ def test_with_a_bound_no_value_is_read(dtype, norm_bound):
     """With a bound on the angles no value is read, so meta tensors pass."""
     A = torch.empty(2, 8, 8, dtype=dtype, device="meta")
     backend = backend_for(A)
-    Q, W, plan = exponential.forward(backend, A, norm_bound)
-    assert exponential.backward(backend, W, plan, Q).shape == A.shape
+    Q, W, plan = products.forward(backend, A, norm_bound)
+    assert products.backward(backend, W, plan, Q).shape == A.shape
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
-        exponential.forward(backend, A)
+        products.forward(backend, A)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from isometry._backend import backend_for
-from isometry.linalg._expm import exponential
+from isometry.linalg._expm import products
 from isometry.linalg._expm.schemes import SCHEMES
 from isometry.linalg._expm_skew import (
     expm_skew,
@@ -24,26 +24,26 @@ METHODS = ["products", "eigh", "pade"]
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_plans_are_in_order(dtype):
     """Edges of plans increase up to 1/eps, and their squarings are enough."""
-    edges = list(exponential.plan_edges(dtype))
+    edges = list(products.plan_edges(dtype))
     assert sorted(set(edges)) == edges
     assert edges[-2] < 1 / eps(dtype) <= edges[-1]
     schemes = SCHEMES[dtype.to_real()]
     for plan, edge in enumerate(edges):
-        scheme, squarings = exponential.decode(plan, dtype)
+        scheme, squarings = products.decode(plan, dtype)
         assert scheme is not None
         assert scheme.theta * 2**squarings == edge
         assert scheme is schemes[min(plan, len(schemes) - 1)]
-    assert exponential.decode(len(edges), dtype) == (None, 0)
+    assert products.decode(len(edges), dtype) == (None, 0)
 
 
 def plan_of(A: Tensor) -> Tensor:
-    return exponential.forward(backend_for(A), A)[2]
+    return products.forward(backend_for(A), A)[2]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_plans_are_never_too_low(dtype, rng):
     """The edge of the chosen plan is above the largest angle, also near an edge."""
-    edges = torch.tensor(list(exponential.plan_edges(dtype)), dtype=torch.float64)
+    edges = torch.tensor(list(products.plan_edges(dtype)), dtype=torch.float64)
     for norm in (edges[:6, None] * torch.tensor([0.5, 0.999, 1.001])).flatten():
         A = random_skew(8, norm=float(norm), dtype=dtype, rng=rng, batch=(4,))
         chosen = plan_of(A)
@@ -88,7 +88,7 @@ def test_nothing_is_known_above_the_inverse_of_eps(dtype, rng):
     """
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng)
     assert expm_skew(1e4 * A).isfinite().all()
-    above = A * (2.1 * exponential.plan_edges(dtype)[-1])
+    above = A * (2.1 * products.plan_edges(dtype)[-1])
     for result in (*expm_skew_adjoint(above, A), *expm_skew_frechet(above, A)):
         assert result.isnan().all()
 
@@ -105,7 +105,7 @@ def test_a_given_bound_spares_the_estimate(dtype, rng, monkeypatch):
         raise AssertionError("the norm was estimated")
 
     with monkeypatch.context() as patch:
-        patch.setattr(exponential, "estimate_plan", never)
+        patch.setattr(products, "estimate_plan", never)
         Q = expm_skew(A, norm_bound=2.1)
         assert torch.equal(Q, expected)
         assert torch.equal(torch.autograd.grad(Q, A, G)[0], gradient)
@@ -143,7 +143,7 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def products(A: Tensor, *, norm_bound: float | None) -> tuple[int, int]:
+def products_of(A: Tensor, *, norm_bound: float | None) -> tuple[int, int]:
     """Number of products in a forward and a backward pass."""
     A = A.clone().requires_grad_()
     with Products(A.shape[-1]) as forward:
@@ -181,8 +181,8 @@ def test_costs_are_those_of_the_docstring(dtype, norm, cost, rng):
     """
     # two matrices, since C computes a single one, out of sight of the counter
     A = random_skew(8, norm=norm, dtype=dtype, rng=rng).repeat(2, 1, 1)
-    assert products(A, norm_bound=norm) == cost
-    forward, backward = products(A, norm_bound=None)
+    assert products_of(A, norm_bound=norm) == cost
+    forward, backward = products_of(A, norm_bound=None)
     # the bound of the angles may cost one product more, and may lead to the next plan
     assert forward - cost[0] in (0, 1, 2)
     assert backward - cost[1] in (0, 1, 2, 3)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.linalg import matrix_exp, matrix_norm
 from torch.testing import assert_close
 
-from isometry.linalg._expm.exponential import plan_edges
+from isometry.linalg._expm.products import plan_edges
 from isometry.linalg._expm_skew import expm_skew, expm_skew_frechet
 from tests.helpers import (
     DTYPES,

@@ -9,7 +9,7 @@ from torch.linalg import matrix_norm
 
 from isometry._backend import backend_for, only_torch
 from isometry.linalg import expm_skew
-from isometry.linalg._expm import exponential
+from isometry.linalg._expm import products
 from isometry.linalg._expm.rotation import rotation
 from isometry.linalg._expm.schemes import SCHEMES, Scheme
 from tests.helpers import eps, random_skew
@@ -47,10 +47,10 @@ def taylor(theta: float) -> Scheme:
 def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
     """A precision whose table has one short scheme and the new one."""
     caches = (
-        exponential.slots,
-        exponential.plan_edges,
-        exponential.plan_costs,
-        exponential.decode,
+        products.slots,
+        products.plan_edges,
+        products.plan_costs,
+        products.decode,
     )
     dtype = request.param
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +75,7 @@ def test_a_fifth_product_computes(batch, factor, backend, dtype, rng):
     norm = factor * THETA[dtype]
     A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=batch).requires_grad_()
     G = torch.randn(A.shape, dtype=dtype, generator=rng)
-    assert exponential.slots(dtype) == 6
+    assert products.slots(dtype) == 6
     if backend == "torch":
         with only_torch():
             Q = expm_skew(A)
@@ -84,9 +84,9 @@ def test_a_fifth_product_computes(batch, factor, backend, dtype, rng):
         Q = expm_skew(A)
         (g,) = torch.autograd.grad(Q, A, G)
     matrices = A.detach().view(-1, n, n)
-    plan = exponential.forward(backend_for(matrices), matrices)[2]
+    plan = products.forward(backend_for(matrices), matrices)[2]
     squarings = 2 if factor > 1 else 0
-    assert exponential.decode(int(plan[0]), dtype) == (SCHEMES[dtype][1], squarings)
+    assert products.decode(int(plan[0]), dtype) == (SCHEMES[dtype][1], squarings)
     expected = reference.expm(A.detach())
     expected_g = reference.gradient(A.detach(), G)
     # twice the worst over 20 seeds: 1.03 and 2.29

@@ -1,7 +1,7 @@
 """The exponential as torch sees it: autograd functions, and operators in graphs.
 
 No single mechanism of torch supports double backward, forward mode, `vmap` and
-`torch.compile` at once. The plan, which exponential.py explains, depends on the numbers
+`torch.compile` at once. The plan, which products.py explains, depends on the numbers
 in the matrix. So a compiler cannot trace an autograd function that chooses the plan. A
 compiler need not trace a custom operator, but an operator drops the tangents of forward
 mode. So this file has both autograd functions and operators, and functions such as
@@ -25,7 +25,7 @@ from isometry._torch import (
     outside_graphs,
     transforms,
 )
-from isometry.linalg._expm import exponential as products
+from isometry.linalg._expm import products
 from isometry.linalg._expm.schemes import SCHEMES, Scheme
 from isometry.linalg._implicit import in_front
 from isometry.linalg._skew import with_skew_gradient

@@ -17,7 +17,7 @@ from isometry._torch import (
     version,
 )
 from isometry._typing import Square
-from isometry.linalg._expm import exponential as products
+from isometry.linalg._expm import products
 from isometry.linalg._expm.autograd import Adjoint, adjoint
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._skew import FEWEST_ROWS, skew

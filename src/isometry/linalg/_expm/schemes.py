@@ -59,7 +59,7 @@ class Scheme:
 def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
     """The scheme's polynomial of A / 2^squarings, without I if squarings > 0.
 
-    The squarings store each power Q as Q - I; see `_squared` in exponential.py.
+    The squarings store each power Q as Q - I; see `_squared` in products.py.
     """
     unit, p = scheme.theta * 2.0**squarings, scheme.powers
     units = (unit, unit**2, unit**4)[:p]
