@@ -18,7 +18,7 @@ from isometry._backend import backend_for
 from isometry.groups import Exp
 from isometry.linalg import expm_skew, skew
 from isometry.linalg._expm import products
-from isometry.linalg._expm.rotation import within_reach
+from isometry.linalg._expm.angles import within_reach
 from tests.helpers import DTYPES, needs_torch, random_skew, random_unitary
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from isometry.groups._maps.exponential import rotation
 from isometry.linalg import expm_skew, skew
-from isometry.linalg._expm.rotation import rotation
 from tests.helpers import random_skew
 
 EXPORT = """

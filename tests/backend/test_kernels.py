@@ -16,7 +16,7 @@ from isometry._backend.constants import HALVED_FROM, SIGMAS
 from isometry._backend.library import c_library, raw
 from isometry._backend.native import CRecurrence, native_backend
 from isometry._backend.recurrence import TimeSteps
-from isometry.linalg._expm.rotation import rotation
+from isometry.groups._maps.exponential import rotation
 from isometry.linalg._expm.schemes import SCHEMES, polynomial
 from isometry.linalg._skew import skew
 from tests.helpers import random_skew

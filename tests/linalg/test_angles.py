@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isometry._backend import TorchBackend, backend_for
-from isometry.linalg._expm.products import angle_bounds
+from isometry.linalg._expm.angles import angle_bounds
 from tests.helpers import DTYPES, eps, new_generator, random_skew, skew_with_angles
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from isometry.groups import Pade
+from isometry.groups._maps.exponential import rotation
 from isometry.linalg import (
     cayley,
     cayley_inverse,
@@ -26,7 +27,6 @@ from isometry.linalg import (
     polar,
     skew,
 )
-from isometry.linalg._expm.rotation import rotation
 
 Map = Callable[[Tensor], Tensor]
 ROW = torch.tensor([0])

@@ -9,8 +9,8 @@ from torch.autograd import forward_ad
 from torch.func import jvp
 from torch.testing import assert_close
 
+from isometry.groups._maps.exponential import rotation
 from isometry.linalg import expm_skew
-from isometry.linalg._expm.rotation import rotation
 from tests.helpers import random_skew
 from tests.linalg.registry import ROWS
 

@@ -8,9 +8,9 @@ import torch
 from torch.linalg import matrix_norm
 
 from isometry._backend import backend_for, only_torch
+from isometry.groups._maps.exponential import rotation
 from isometry.linalg import expm_skew
 from isometry.linalg._expm import products
-from isometry.linalg._expm.rotation import rotation
 from isometry.linalg._expm.schemes import SCHEMES, Scheme
 from tests.helpers import eps, random_skew
 from tests.linalg import reference

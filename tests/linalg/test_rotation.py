@@ -11,9 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 from isometry._backend import only_torch
 from isometry.groups import SO, O
+from isometry.groups._maps import exponential
+from isometry.groups._maps.exponential import Rotation, rotation
 from isometry.linalg import expm_skew, skew
-from isometry.linalg._expm import rotation as _rotation
-from isometry.linalg._expm.rotation import Rotation, rotation
 from tests.helpers import eps, random_skew, random_unitary
 from tests.linalg.reference import expm, gradient
 
@@ -304,7 +304,7 @@ def test_groups_use_it(rng, monkeypatch):
     B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
     assert_close(Halves(40).point(X, B), B @ expm_skew(X / 2))
     calls = []
-    monkeypatch.setattr(_rotation, "_is_one_node", lambda *_: calls.append(1))
+    monkeypatch.setattr(exponential, "_is_one_node", lambda *_: calls.append(1))
     for group in (SO(40), O(40)):
         assert_close(group.point(X, B), B @ expm_skew(X))
     assert len(calls) == 2
@@ -334,7 +334,7 @@ def test_the_operator_in_graphs(with_base, rng):
 @pytest.mark.usefixtures("no_shape_hook")
 def test_graphs_without_the_operator(rng, monkeypatch):
     """A base with a gradient, or with another shape, is compiled in steps."""
-    monkeypatch.setattr(_rotation, "_rotation_op", None)
+    monkeypatch.setattr(exponential, "_rotation_op", None)
     X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float32, rng=rng, batch=(2,)).contiguous()
     compiled = torch.compile(rotation, fullgraph=True)
@@ -352,6 +352,6 @@ def test_the_operator_without_kernels(with_base, rng):
     expected = rotation(X, B)
     (gradient,) = torch.autograd.grad(expected, X, G)
     with only_torch():
-        Q = _rotation._rotation_op(X, B)[0]
+        Q = exponential._rotation_op(X, B)[0]
         assert_close(Q, expected)
         assert_close(torch.autograd.grad(Q, X, G)[0], gradient)

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_map
 
+from isometry.groups._maps.exponential import rotation
 from isometry.linalg import expm_skew, expm_skew_frechet, skew
-from isometry.linalg._expm.rotation import rotation
 from tests.helpers import PlainSubclass, random_skew
 
 

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from isometry.groups import QR, SO, SU, Exp, Polar, Sp, Stiefel, Torus, U
-from isometry.groups._maps.exponential import samuelson_bound
 from isometry.groups._maps.factors import q_factor
 from isometry.linalg import polar
+from isometry.linalg._expm.angles import samuelson_bound
 from tests.helpers import DTYPES, double_dtype, eps, random_skew
 
 

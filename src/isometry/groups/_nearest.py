@@ -1,4 +1,4 @@
-"""The nearest rotation or unitary matrix, determinants, norms, and normal parts.
+"""The nearest rotation or unitary matrix, determinants, and normal parts.
 
 A matrix that contains NaN does not affect the results for the other matrices of its
 batch.
@@ -12,13 +12,9 @@ from torch import Tensor
 from isometry._checks import is_finite
 from isometry._orthonormal import identity
 from isometry._torch import refuse_nested_forward_mode
-from isometry.groups._basis import gaussian
 from isometry.linalg import polar
 from isometry.linalg._implicit import traceable
 from isometry.linalg._polar import PolarFactor
-
-# dimension of the Krylov space in `krylov_norm`
-_KRYLOV = 12
 
 
 def nearest_rotation(X: Tensor) -> Tensor:
@@ -77,39 +73,6 @@ class _NearestRotation(PolarFactor):
 
 
 _nearest_rotation = traceable(_NearestRotation)
-
-
-def spectral_norm(X: Tensor) -> Tensor:
-    """Largest singular value; NaN for a matrix that is not finite."""
-    # torch 2.7 refuses a matrix without entries
-    if 0 in X.shape[-2:]:
-        return X.real.new_zeros(X.shape[:-2])
-    finite = is_finite(X)
-    norm = torch.linalg.matrix_norm(torch.where(finite, X, 0), 2)
-    return torch.where(finite[..., 0, 0], norm, math.nan)
-
-
-def krylov_norm(A: Tensor) -> Tensor:
-    r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
-
-    This number is at most the norm of $A$, up to rounding, and usually close to it. It
-    is NaN for a matrix that is not finite. It costs only matrix-vector products. The
-    first vector of the Krylov space depends only on the size and dtype of $A$.
-    """
-    n = A.shape[-1]
-    v = gaussian(n, 1, dtype=A.dtype, seed=0).to(A.device)
-    v = (v / torch.linalg.vector_norm(v)).expand(*A.shape[:-1], 1)
-    V = v
-    for _ in range(min(_KRYLOV, n) - 1):
-        v = A @ v
-        # Orthogonalize twice. If A has low rank, the first pass may leave only rounding
-        # errors, which are not orthogonal to V.
-        for _ in range(2):
-            v = v - V @ (V.mH @ v)
-        size = torch.linalg.vector_norm(v, dim=-2, keepdim=True)
-        v = v / torch.where(size == 0, 1, size)
-        V = torch.cat([V, v], -1)
-    return spectral_norm(V.mH @ (A @ V))
 
 
 def normal_part(Q: Tensor, X: Tensor) -> Tensor:

@@ -12,11 +12,12 @@ from isometry._checks import check_size
 from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
 from isometry.groups._manifold import EXP
 from isometry.groups._maps import AbstractRetraction, RetractionLike
-from isometry.groups._nearest import normal_part, spectral_norm
+from isometry.groups._nearest import normal_part
 from isometry.groups._orthogonal import O
 from isometry.groups._stiefel_log import stiefel_log
 from isometry.groups._unitary import U
 from isometry.groups._unrestricted import AbstractUnrestricted
+from isometry.linalg._expm.angles import spectral_norm
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Stiefel(AbstractUnrestricted):
         # the two blocks of [X, Y] that form its part in m: along Q, and orthogonal to Q
         along = Omega_E @ Omega_F - Omega_F @ Omega_E - S + S.mH
         across = E_perp @ Omega_F - F_perp @ Omega_E
-        moving = _square(along) / 2 + _square(across)
+        moving = _squared_norm(along) / 2 + _squared_norm(across)
         # half the squared norm of the n x n matrix E_perp F_perp^H - F_perp E_perp^H,
         # which is not formed
         grams = (E_perp.mH @ E_perp) * (F_perp.mH @ F_perp).mT - S * S.mT
@@ -175,7 +176,7 @@ class Stiefel(AbstractUnrestricted):
         return self.resolve(retraction).tall(X, B)
 
 
-def _square(X: Tensor) -> Tensor:
+def _squared_norm(X: Tensor) -> Tensor:
     return (X.conj() * X).real.sum((-2, -1))
 
 

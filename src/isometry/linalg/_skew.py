@@ -11,7 +11,7 @@ from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
 
 # With fewer rows than this, torch's operations are as fast as C, both in `skew` and in
-# `rotation` of _expm/rotation.py.
+# `rotation` of groups/_maps/exponential.py.
 FEWEST_ROWS = 32
 
 

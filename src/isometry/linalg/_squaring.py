@@ -43,17 +43,6 @@ def scaled_and_squared(
     return _square_op(Q, s) if needs_operator(Q) else _square(Q, s)
 
 
-def one_norm(A: Tensor) -> Tensor:
-    """The 1-norm of each matrix, an upper bound on the moduli of its eigenvalues.
-
-    Returns:
-        Shape `(*batch, 1, 1)`, without a gradient.
-    """
-    if A.shape[-1] == 0:
-        return A.real.new_zeros(*A.shape[:-2], 1, 1)
-    return A.detach().abs().sum(dim=-2, keepdim=True).amax(dim=-1, keepdim=True)
-
-
 def _square(Q: Tensor, s: Tensor) -> Tensor:
     """Q^(2^s), by repeated squaring."""
     # the largest s of the batch; inside `vmap`, the batch includes all mapped matrices

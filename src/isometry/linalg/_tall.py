@@ -11,8 +11,9 @@ from isometry._dtypes import PRECISIONS, in_float32_or_wider
 from isometry._orthonormal import defect, identity
 from isometry._torch import autocast_off
 from isometry._typing import Matrix
+from isometry.linalg._expm.angles import gram_bound, one_norm
 from isometry.linalg._expm_skew import expm_skew
-from isometry.linalg._squaring import one_norm, scaled_and_squared
+from isometry.linalg._squaring import scaled_and_squared
 
 # A matrix is halved until the bound on its spectral radius in `_expm` is at most this
 # number. Then the Taylor polynomial is accurate. Its degree is four times
@@ -122,7 +123,7 @@ def _in_the_span(
 ) -> Tensor:
     """f(A) B = B C + X_perp D with [[C], [D]] = f([[Omega, -S], [I, 0]]) [[I], [0]]."""
     S = X_perp.mH @ X_perp
-    sigma = _scale(S.detach())
+    sigma = gram_bound(S.detach())
     # In the basis (B, X_perp / sigma), the norms of both off-diagonal blocks are about
     # the norm of X_perp.
     top = torch.cat([Omega, -S / sigma], -1)
@@ -144,16 +145,6 @@ def _in_the_group(
         return columns(P - P.mH, k)
     P = (X_perp + B @ (Omega / 2)) @ B.mH
     return columns(P - P.mH, P.shape[-1]) @ B
-
-
-def _scale(S: Tensor) -> Tensor:
-    r"""An upper bound on $\sqrt{\lVert S \rVert_2}$, and at least eps."""
-    info = torch.finfo(S.dtype)
-    norm = torch.linalg.matrix_norm(S, keepdim=True).clamp(min=info.tiny)
-    # sqrt(|S^2|_F) is closer to the spectral norm of S than |S|_F is: the result is at
-    # most k^(1/8) times sqrt(|S|_2).
-    norm = norm * torch.linalg.matrix_norm((S / norm) @ (S / norm), keepdim=True).sqrt()
-    return norm.sqrt().clamp(min=info.eps)
 
 
 def _rounding(Y: Tensor) -> Tensor:

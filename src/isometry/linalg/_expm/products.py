@@ -4,29 +4,12 @@ Each matrix gets a plan: a polynomial $p$ and a number $s$ of squarings in
 $\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
 matrix of large norm does not slow down the rest of the batch.
 
-The eigenvalues of $A$ are $i\theta_j$, and the real numbers $\theta_j$ are the angles
-of $A$. The plan depends on a bound on the largest $|\theta_j|$. To find a bound, let
-$x_j = \theta_j^2$. The power sums $s_p = \sum_j x_j^p$ for $p = 2, 3, 4$ are, up to
-sign, the inner products of $A^2$ and $A^4$, which the exponential needs anyway. If $A$
-is real, its angles come in pairs $\pm\theta_j$. Then there is one $x_j$ for each pair,
-and the sums are half the inner products. Subtract the powers of the largest $x_j$,
-called $x$, from the sums. The remaining sums still obey Cauchy--Schwarz,
-
-$$ (s_2 - x^2)(s_4 - x^4) \ge (s_3 - x^3)^2. $$
-
-With $r = s_3 / s_2$ and $v = s_4 / s_2 - r^2$ this says
-$x^2 (x - r)^2 \le v \, (s_2 - x^2)$; since $x \ge s_4 / s_3 =: \ell$,
-
-$$ x \;\le\; \tfrac12 \Bigl( r + \sqrt{r^2 + 4 \sqrt{v \, (s_2 - \ell^2)}} \Bigr). $$
-
-Equality holds if all $x_j$ are equal. The same method with $x_j = \theta_j^4$, from
-$A^4$ and $A^8$, gives a sharper bound and costs one more product.
+The plan depends on a bound on the angles of the matrix, which angles.py explains.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -36,6 +19,7 @@ from torch import Tensor
 
 from isometry._backend import Backend, PowerSums
 from isometry._backend.memory import recycled
+from isometry.linalg._expm.angles import MARGIN, angle_bounds
 from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 
 # Up to this many squarings, the defect |Q^H Q - I| stays below about 20 eps, so no
@@ -46,12 +30,6 @@ _FEW_SQUARINGS = 2
 # doubles the defect, and the step squares the defect. After eight doublings, the square
 # of the defect is still negligible.
 MANY_SQUARINGS = 8
-
-# Bounds on angles are widened by this factor, because the power sums are rounded.
-# Without the factor, upper bounds were too low by a relative error of up to 1.02e-3, in
-# tests with 600 seeds and sizes up to 512 (worst: complex64, n = 6, all angles but one
-# equal).
-_MARGIN = 1 + 2e-3
 
 
 @lru_cache
@@ -159,7 +137,7 @@ def choose_plans(
     """Choose the plan of each matrix, and write the powers of A that it uses into W."""
     if norm_bound is None:
         # if the sum of theta^4 is at most this, the first plan suffices
-        skip_up_to = (plan_edges(A.dtype)[0] / _MARGIN) ** 4
+        skip_up_to = (plan_edges(A.dtype)[0] / MARGIN) ** 4
         sums = backend.powers(
             A, W, skip_up_to=skip_up_to, from_coordinates=from_coordinates
         )
@@ -340,49 +318,3 @@ def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
         # G Q^H + Q^H G with Q = I + S
         G = _add_product(G, G, S.mH, beta=2).baddbmm_(S.mH, G)
     return G
-
-
-def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
-    """Lower and upper bound on the largest angle of a matrix, from its power sums.
-
-    Args:
-        sums: the sums of x^2, x^3 and x^4, where x is |theta|^power for each angle
-            theta of a matrix, or for one angle of each pair if the matrix is real.
-            They are numbers for one matrix, and arrays or tensors for several. The
-            sign of the second sum does not matter.
-        power: 2 or 4.
-
-    Returns:
-        Two numbers, arrays or tensors, like `sums`. The upper bound is infinite or NaN
-        where the first sum is.
-    """
-    s2, s3, s4 = sums
-    largest = s2**0.5
-    # `_extremes` needs a finite s4 > 0 and s3 != 0. Otherwise the upper bound comes
-    # from s2 alone. s3 and s4 may overflow or underflow, and s3 may be zero if the
-    # matrix is not skew, for example if it is a cyclic permutation.
-    if isinstance(s2, float):
-        sound = 0 < s4 < math.inf and s3 != 0
-        lower, upper = _extremes(s2, abs(s3), s4) if sound else (0.0, largest)
-        upper = min(upper, largest)
-    else:
-        library: Any = torch if isinstance(s2, Tensor) else np
-        sound = (s4 > 0) & (s4 < math.inf) & (s3 != 0)
-        # numpy warns of a division by zero, torch does not
-        with nullcontext() if library is torch else np.errstate(all="ignore"):
-            lower, upper = _extremes(s2, abs(s3), s4)
-        lower = library.where(sound, lower, 0)
-        upper = library.where(sound, library.fmin(upper, largest), largest)
-    return lower ** (1 / power) / _MARGIN, upper ** (1 / power) * _MARGIN
-
-
-def _extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
-    """Lower and upper bound on the largest of some numbers x >= 0, not all zero.
-
-    The arguments are the sums of x^2, x^3 and x^4.
-    """
-    r = s3 / s2
-    lower = s4 / s3
-    v = abs(s4 / s2 - r * r)
-    w = (v * abs(s2 - lower * lower)) ** 0.5
-    return lower, (r + (r * r + 4 * w) ** 0.5) / 2
