@@ -10,7 +10,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import isometry
-from isometry._backend import NativeBackend, TorchBackend, backend_for, only_torch
+from isometry._backend import (
+    AbstractBackend,
+    NativeBackend,
+    TorchBackend,
+    backend_for,
+    only_torch,
+)
 from isometry._dtypes import PRECISIONS
 from isometry.linalg import expm_skew
 from isometry.linalg._expm.schemes import SCHEMES
@@ -21,14 +27,57 @@ SOURCES = Path(isometry.__file__).parent
 
 
 @pytest.mark.once
-def test_the_kernels_replace_methods_of_the_torch_backend():
-    """Each public method in C has the arguments and types of the one it replaces."""
-    torch_backend, native = TorchBackend(), object.__new__(NativeBackend)
-    names = [name for name in vars(NativeBackend) if not name.startswith("_")]
+def test_the_backends_have_the_same_methods():
+    """Both have the methods of `AbstractBackend`, with its arguments, and no others."""
+    names = AbstractBackend.__abstractmethods__
     assert len(names) >= 9
-    for name in names:
-        signature = inspect.signature(getattr(torch_backend, name))
-        assert inspect.signature(getattr(native, name)) == signature
+    for backend in (TorchBackend, NativeBackend):
+        assert backend.__bases__ == (AbstractBackend,)
+        assert {name for name in vars(backend) if not name.startswith("_")} == names
+        for name in names:
+            signature = inspect.signature(getattr(AbstractBackend, name))
+            assert inspect.signature(getattr(backend, name)) == signature
+
+
+def is_size(node: ast.expr) -> bool:
+    """Whether an expression is a number of rows: `n`, `A.shape[-1]` or `len(A)`."""
+    text = ast.unparse(node)
+    return text == "n" or ".shape[" in text or text.startswith("len(")
+
+
+def size_thresholds(path: Path) -> list[str]:
+    """Comparisons in a file of a size with a constant, other than the smallest sizes.
+
+    A constant is a number above 3 or an upper-case name.
+    """
+    hits = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        constants = [
+            side
+            for side in sides
+            if (isinstance(side, ast.Name) and len(side.id) > 1 and side.id.isupper())
+            or (isinstance(side, ast.Constant) and side.value not in (0, 1, 2, 3))
+        ]
+        if constants and any(map(is_size, sides)):
+            hits.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")
+    return hits
+
+
+@pytest.mark.once
+def test_no_size_decides_outside_of_the_backend():
+    """How many rows make C worth a call is known to `_backend` alone.
+
+    `skew` and `rotation` used to compare sizes with a constant of their own.
+    """
+    inside = [*(SOURCES / "_backend").glob("*.py")]
+    assert sum(map(len, map(size_thresholds, inside))) >= 3
+    for folder in ("linalg", "groups/_maps"):
+        for path in sorted((SOURCES / folder).rglob("*.py")):
+            assert not size_thresholds(path)
+            assert "_backend.constants" not in path.read_text()
 
 
 def imported(path: Path) -> set[str]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from isometry._backend import TorchBackend, backend_for
+from isometry._backend import backend_for, power_sums
 from isometry.linalg._expm.angles import angle_bounds
 from tests.helpers import DTYPES, eps, new_generator, random_skew, skew_with_angles
 
@@ -18,7 +18,7 @@ def bounds(A: Tensor, *, power: int) -> tuple[Tensor, Tensor]:
     pair = torch.stack([A @ A, A @ A @ A @ A])
     if power == 4:
         pair = torch.stack([pair[1], pair[1] @ pair[1]])
-    lower, upper = angle_bounds(TorchBackend().power_sums(pair), power=power)
+    lower, upper = angle_bounds(power_sums(pair), power=power)
     return torch.atleast_1d(torch.as_tensor(lower)), torch.atleast_1d(
         torch.as_tensor(upper)
     )

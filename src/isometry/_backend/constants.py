@@ -21,6 +21,10 @@ SIGMAS: dict[SigmaName, int] = {
 # the slope of leaky ReLU below zero [MHRB17]
 LEAKY_SLOPE = 0.1
 
+# With fewer rows than this, torch's operations are as fast as C, both for the
+# triangle of a skew matrix and for the node of a layer's weight.
+FEWEST_ROWS = 32
+
 # If a symmetric or skew matrix A has at least this many rows, only the lower half of
 # A^2 is computed, and then mirrored. At n = 512 this takes 0.58 times as long as the
 # full product. With fewer rows than this, the full product is as fast.

@@ -20,7 +20,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, SIGMAS
+from isometry._backend.abstract import AbstractBackend, Polynomial, PowerSums
+from isometry._backend.constants import FEWEST_ROWS, HALVED_FROM, MOST_SLOTS, SIGMAS
 from isometry._backend.library import (
     c_library,
     loaded,
@@ -32,7 +33,7 @@ from isometry._backend.library import (
 )
 from isometry._backend.memory import address, recycled, refusal
 from isometry._backend.nonlinearities import NONLINEARITIES
-from isometry._backend.operations import Polynomial, PowerSums, TorchBackend
+from isometry._backend.operations import TorchBackend
 from isometry._backend.recurrence import Cell, Gradients, TimeSteps
 from isometry._backend.store import BuildError
 from isometry._dtypes import PRECISIONS
@@ -56,7 +57,7 @@ class CRecurrence(ctypes.Structure):
     ]
 
 
-class NativeBackend(TorchBackend):
+class NativeBackend(AbstractBackend):
     """The backend that computes in C, for one dtype.
 
     Args:
@@ -72,6 +73,10 @@ class NativeBackend(TorchBackend):
         self.dtype = dtype
         self.gemm = ctypes.cast(gemm, ctypes.c_void_p)
         self._c = raw(library, dtype)
+        # Torch computes what it computes faster than C: squares of small matrices, and
+        # the polynomials of batches, since one call of torch's batched product makes
+        # use of all threads. It still gets large squares from C.
+        self._torch = TorchBackend(kernels=self)
         # `gemm` is tested without tensors: a backend may be created while a model is
         # exported, and then new tensors are fake and have no memory.
         number = PRECISIONS[dtype].c_type
@@ -82,34 +87,27 @@ class NativeBackend(TorchBackend):
             raise BuildError("torch's BLAS gives a wrong result for a small product.")
 
     def skew(self, X: Tensor) -> Tensor:
-        """L - L^T, with L the strictly lower triangle of X."""
         batch, n, x = self._matrices("X", X)
         A = torch.empty_like(X)
         self._c.skew(x, A.data_ptr(), batch, n)
         return A
 
     def skew_adjoint(self, G: Tensor) -> Tensor:
-        """The strictly lower triangle of G - G^T."""
         batch, n, g = self._matrices("G", G)
         X = torch.empty_like(G)
         self._c.skew_adjoint(g, X.data_ptr(), batch, n)
         return X
 
     def square(self, A: Tensor, out: Tensor) -> None:
-        """Write A^2 of symmetric or skew matrices into `out`.
-
-        If A has `HALVED_FROM` rows or more, only the lower half of A^2 is computed, and
-        then mirrored.
-        """
+        # from `HALVED_FROM` rows on, C computes the lower half of A^2 and mirrors it
         if A.shape[-1] < HALVED_FROM:
-            torch.bmm(A, A, out=out)
+            self._torch.square(A, out)
             return
         batch, n, a = self._matrices("A", A)
         c = self._pointer("out", out, batch * n * n)
         self._c.square(self.gemm, a, c, batch, n)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
-        """The product X Y of two single matrices, or X^T Y if `transposed`."""
         n = X.shape[-1]
         x, y = self._pointer("X", X, n * n), self._pointer("Y", Y, n * n)
         out = torch.empty_like(Y)
@@ -124,9 +122,8 @@ class NativeBackend(TorchBackend):
         skip_up_to: float | None,
         from_coordinates: bool = False,
     ) -> PowerSums | None:
-        """Write A, A^2 and perhaps A^4 into W; see `TorchBackend.powers`."""
         if len(A) > 1 or skip_up_to is None:
-            return super().powers(
+            return self._torch.powers(
                 A, W, skip_up_to=skip_up_to, from_coordinates=from_coordinates
             )
         n, slots = A.shape[-1], len(W)
@@ -138,12 +135,8 @@ class NativeBackend(TorchBackend):
         return None if s2 <= skip_up_to else (s2, s3, s4)
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
-        """Return the polynomial p(A), given the powers of A in the first slots of W.
-
-        The products of all stages but the last are written into the slots that follow.
-        """
         if W.shape[1] > 1:
-            return super().evaluate(W, polynomial)
+            return self._torch.evaluate(W, polynomial)
         table = polynomial_table(polynomial, self.dtype)
         n, w = W.shape[-1], self._slots(W, table)
         Q = W.new_empty(W.shape[1:])
@@ -161,13 +154,8 @@ class NativeBackend(TorchBackend):
         *,
         from_coordinates: bool = False,
     ) -> Tensor:
-        """Skew gradient with respect to A, given the gradient G with respect to p(A).
-
-        With `from_coordinates`, the result is instead the gradient with respect to the
-        coordinates from which `skew` computed A.
-        """
         if W.shape[1] > 1:
-            return super().pull_back(
+            return self._torch.pull_back(
                 W, polynomial, G, from_coordinates=from_coordinates
             )
         table = polynomial_table(polynomial, self.dtype)
@@ -184,7 +172,6 @@ class NativeBackend(TorchBackend):
         return X
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
-        """Overwrite the drive u_t in H with the states; see `recurrence.scan`."""
         r = self._recurrence(cell, h0, time_steps)
         h = self._pointer("H", H, time_steps.rows * r.n)
         self._c.scan(self.gemm, ctypes.byref(r), h)
@@ -200,10 +187,6 @@ class NativeBackend(TorchBackend):
         dH: Tensor | None,
         dh_last: Tensor | None,
     ) -> Gradients:
-        """Write the gradient with respect to the drive u_t into D.
-
-        Returns the gradients for W, b and h0; see `recurrence.scan_adjoint`.
-        """
         W, b, r = cell.W, cell.b, self._recurrence(cell, h0, time_steps)
         n, threads, batch = r.n, r.threads, time_steps.batch
         rows = time_steps.rows * n
@@ -345,17 +328,14 @@ def kernels_origin() -> str:
     return f"none: {' '.join(reasons) or origin}"
 
 
-# the type of both backends, for annotations outside of this folder
-Backend = TorchBackend
-
 _torch = TorchBackend()
 # the backend for each dtype that `backend_for` has seen
-_backends: dict[object, Backend] = {}
+_backends: dict[object, AbstractBackend] = {}
 # how many `only_torch` contexts are active
 _switched_off = 0
 
 
-def backend_for(*tensors: Tensor | None) -> Backend:
+def backend_for(*tensors: Tensor | None) -> AbstractBackend:
     """The backend for these tensors: C if it can read all of them, otherwise torch.
 
     C reads plain contiguous tensors on the CPU, all float32 or all float64. Inside a
@@ -374,6 +354,14 @@ def backend_for(*tensors: Tensor | None) -> Backend:
         if X is not None and address(X, dtype) is None:
             return _torch
     return backend
+
+
+def is_large(X: Tensor) -> bool:
+    """Whether matrices have so many rows that kernels are faster than torch.
+
+    An autograd function that calls `backend_for` pays only for such matrices.
+    """
+    return X.shape[-1] >= FEWEST_ROWS
 
 
 @contextmanager

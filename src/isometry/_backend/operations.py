@@ -17,16 +17,16 @@ slots. The last product is added to the result and has no slot. A linear combina
 stored as a row of coefficients, one for each slot.
 """
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from isometry._backend import recurrence
+from isometry._backend.abstract import AbstractBackend, Polynomial, PowerSums
 from isometry._backend.memory import recycled
+from isometry._backend.recurrence import Cell, Gradients, TimeSteps
 
 # A sum over a matrix is split into partial sums over whole rows, and these are added in
 # double precision. Each partial sum covers either one row, of any length, or several
@@ -34,56 +34,6 @@ from isometry._backend.memory import recycled
 # the bounds on the largest angle were too low, by up to 0.4 % at n = 127 and by 4 % at
 # n = 2048.
 _MOST_TERMS = 128
-
-# A number for one matrix, an array for several matrices, and a tensor where the host
-# must not wait for the device. At n = 64, operations on arrays of length one would take
-# a tenth of the time of an exponential.
-Sum = float | NDArray | Tensor
-PowerSums = tuple[Sum, Sum, Sum]
-
-
-class Stage(NamedTuple):
-    """One product L R of linear combinations of the slots that are already filled.
-
-    `L` and `R` hold the coefficients of the slots, and `identity` is the multiple of I
-    in L; R contains no multiple of I. Only the last stage has a final combination `F`.
-    """
-
-    identity: float
-    L: tuple[float, ...]
-    R: tuple[float, ...]
-    F: tuple[float, ...]
-
-    @property
-    def is_square(self) -> bool:
-        """Whether L = R, without A and I; in all our schemes, L is then Hermitian."""
-        return self.L == self.R and self.identity == 0 and self.L[0] == 0
-
-
-# Polynomials are arguments of cached functions. They are compared by identity, because
-# otherwise every call of such a function would hash all coefficients.
-@dataclass(frozen=True, eq=False)
-class Polynomial:
-    """A polynomial of a skew matrix A, as the coefficients of all its stages.
-
-    Args:
-        powers: 2 for A and A^2; 3 for A, A^2 and A^4.
-        stages: the products that follow the powers.
-        identity: the multiple of I in the result.
-    """
-
-    powers: int
-    stages: tuple[Stage, ...]
-    identity: float
-    # how many slots the last stage reads, which is also the number of products
-    slots: int = field(init=False)
-    # a bit mask: bit s is set if stage s is a square
-    squares: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "slots", self.powers + len(self.stages) - 1)
-        squares = sum(s.is_square << place for place, s in enumerate(self.stages))
-        object.__setattr__(self, "squares", squares)
 
 
 @lru_cache
@@ -105,21 +55,48 @@ def plain_skew(X: Tensor) -> Tensor:
     return A
 
 
-class TorchBackend:
-    """Torch's operations on matrices (batch, n, n) and slots (slots, batch, n, n)."""
+def power_sums(pair: Tensor) -> PowerSums:
+    """The inner products <X, X>, <X, Y> and <Y, Y>, halved if X and Y are real.
 
-    skew = staticmethod(plain_skew)
+    X and Y are powers of a skew matrix. The angles of a real skew matrix come in
+    pairs, and half the inner product counts each pair once.
+
+    Args:
+        pair: two batches X and Y, of shape (2, batch, n, n).
+    """
+    b, n = pair.shape[1:3]
+    rows = torch.view_as_real(pair) if pair.is_complex() else pair
+    pieces = _pieces(n, 2 * n if pair.is_complex() else n)
+    rows = rows.reshape(2, b * pieces, -1).transpose(0, 1)
+    gram = torch.bmm(rows, rows.mT, out=rows.new_empty((len(rows), 2, 2)))
+    gram = gram.to("cpu", torch.float64).view(b, pieces, 4).sum(1)
+    if not pair.is_complex():
+        gram = gram / 2
+    s2, s3, _, s4 = gram[0].tolist() if b == 1 else gram.numpy().T
+    return s2, s3, s4
+
+
+class TorchBackend(AbstractBackend):
+    """Torch's operations, on any device.
+
+    Args:
+        kernels: computes skew matrices and squares for `powers`, `evaluate` and
+            `pull_back`; None for torch's operations.
+    """
+
+    def __init__(self, kernels: AbstractBackend | None = None) -> None:
+        self._kernels = self if kernels is None else kernels
+
+    def skew(self, X: Tensor) -> Tensor:
+        return plain_skew(X)
 
     def skew_adjoint(self, G: Tensor) -> Tensor:
-        """The strictly lower triangle of G - G^T, for a real G."""
         return (G - G.mT).tril(-1)
 
     def square(self, A: Tensor, out: Tensor) -> None:
-        """Write A^2 of Hermitian or skew matrices into `out`, which must not be A."""
         torch.bmm(A, A, out=out)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
-        """The product X Y of two single matrices, or X^T Y if `transposed`."""
         return torch.mm(X.mT if transposed else X, Y, out=torch.empty_like(Y))
 
     def powers(
@@ -130,19 +107,9 @@ class TorchBackend:
         skip_up_to: float | None,
         from_coordinates: bool = False,
     ) -> PowerSums | None:
-        r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
-
-        If `skip_up_to` is None, $A^4$ is not computed. On the CPU, $A^4$ is also
-        skipped if $\sum \theta^4$ is at most `skip_up_to` for every matrix. The sum is
-        over all angles $\theta$ of a complex matrix, and over one angle of each pair of
-        a real matrix. With `from_coordinates`, the argument A holds coordinates, from
-        which `skew` computes the skew matrix.
-
-        Returns the `power_sums` of $A^2$ and $A^4$, or None if $A^4$ was not computed.
-        """
         if from_coordinates:
-            A = self.skew(A)
-        self.square(W[0].copy_(A), W[1])
+            A = self._kernels.skew(A)
+        self._kernels.square(W[0].copy_(A), W[1])
         if skip_up_to is None:
             return None
         # On an accelerator, the host would have to wait for this norm, and again for
@@ -151,35 +118,10 @@ class TorchBackend:
             norm = float(torch.linalg.matrix_norm(W[1]).max())
             if norm * norm * (1.0 if A.is_complex() else 0.5) <= skip_up_to:
                 return None
-        self.square(W[1], W[2])
-        return self.power_sums(W[1:3])
-
-    @staticmethod
-    def power_sums(pair: Tensor) -> PowerSums:
-        """The inner products <X, X>, <X, Y> and <Y, Y>, halved if X and Y are real.
-
-        X and Y are powers of a skew matrix. The angles of a real skew matrix come in
-        pairs, and half the inner product counts each pair once.
-
-        Args:
-            pair: two batches X and Y, of shape (2, batch, n, n).
-        """
-        b, n = pair.shape[1:3]
-        rows = torch.view_as_real(pair) if pair.is_complex() else pair
-        pieces = _pieces(n, 2 * n if pair.is_complex() else n)
-        rows = rows.reshape(2, b * pieces, -1).transpose(0, 1)
-        gram = torch.bmm(rows, rows.mT, out=rows.new_empty((len(rows), 2, 2)))
-        gram = gram.to("cpu", torch.float64).view(b, pieces, 4).sum(1)
-        if not pair.is_complex():
-            gram = gram / 2
-        s2, s3, _, s4 = gram[0].tolist() if b == 1 else gram.numpy().T
-        return s2, s3, s4
+        self._kernels.square(W[1], W[2])
+        return power_sums(W[1:3])
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
-        """Return the polynomial p(A), given the powers of A in the first slots of W.
-
-        The products of all stages but the last are written into the slots that follow.
-        """
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         Q = W.new_empty(W.shape[1:])
         factors = recycled((2, *Q.shape), Q)
@@ -189,7 +131,7 @@ class TorchBackend:
         for k, (stage, (pair, final, _)) in enumerate(stages, polynomial.powers):
             torch.mm(pair, slots[:k], out=both[: len(pair)])
             if stage.is_square:
-                self.square(L, W[k])
+                self._kernels.square(L, W[k])
                 continue
             _add_identity(L, stage.identity)
             if stage.F:
@@ -210,11 +152,6 @@ class TorchBackend:
         *,
         from_coordinates: bool = False,
     ) -> Tensor:
-        """Skew gradient with respect to A, given the gradient G with respect to p(A).
-
-        With `from_coordinates`, the result is instead the gradient with respect to the
-        coordinates from which `skew` computed A.
-        """
         # `scratch` holds, one matrix after the other: L; R, and later the gradient of R
         # in its place; the gradient of L; the gradient of F; and one gradient for each
         # slot. The gradients of R, L and F are adjacent in memory. So one thin product
@@ -248,10 +185,25 @@ class TorchBackend:
                     sums[:k].addmm_(transposed, factor_gradients[:2])
             G = slot_gradients[k - 1]
         g = _through_powers(W, slot_gradients, polynomial.powers, gL)
-        return self.skew_adjoint(g) if from_coordinates else g
+        return self._kernels.skew_adjoint(g) if from_coordinates else g
 
-    scan = staticmethod(recurrence.scan)
-    scan_adjoint = staticmethod(recurrence.scan_adjoint)
+    def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
+        recurrence.scan(H, cell, h0, time_steps)
+
+    def scan_adjoint(
+        self,
+        D: Tensor,
+        H: Tensor,
+        cell: Cell,
+        h0: Tensor,
+        time_steps: TimeSteps,
+        *,
+        dH: Tensor | None,
+        dh_last: Tensor | None,
+    ) -> Gradients:
+        return recurrence.scan_adjoint(
+            D, H, cell, h0, time_steps, dH=dH, dh_last=dh_last
+        )
 
 
 class StageTensors(NamedTuple):

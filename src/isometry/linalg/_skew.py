@@ -5,14 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._backend import backend_for, plain_skew
+from isometry._backend import backend_for, is_large, plain_skew
 from isometry._checks import check_square, is_finite
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
-
-# With fewer rows than this, torch's operations are as fast as C, both in `skew` and in
-# `rotation` of groups/_maps/exponential.py.
-FEWEST_ROWS = 32
 
 
 def skew(X: Square) -> Square:
@@ -38,7 +34,7 @@ def skew(X: Square) -> Square:
         ValueError: if `X` is not square.
     """
     check_square(X, name="X")
-    if X.shape[-1] < FEWEST_ROWS or X.is_complex() or needs_plain_operations(X):
+    if not is_large(X) or X.is_complex() or needs_plain_operations(X):
         return plain_skew(X)
     return LowerTriangle.apply(X)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._backend import backend_for
+from isometry._backend import backend_for, is_large
 from isometry._backend.memory import recycled
 from isometry._checks import check_square
 from isometry._dtypes import PRECISIONS
@@ -29,7 +29,6 @@ from isometry.linalg import expm_skew, expm_tall, logm_unitary, skew
 from isometry.linalg._expm import products
 from isometry.linalg._expm.angles import samuelson_bound, within_reach
 from isometry.linalg._expm.autograd import Adjoint, adjoint
-from isometry.linalg._skew import FEWEST_ROWS
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class Exp(AbstractRetraction):
 def rotation(X: Square, B: Tensor | None) -> Tensor:
     r"""$B \exp(\operatorname{skew} X)$, the weight of a constrained layer.
 
-    For one real matrix on the CPU, with at least `FEWEST_ROWS` rows and a constant `B`,
+    For one real matrix on the CPU, if it `is_large` and `B` is a constant,
     this is a single node of the autograd graph (a single operator, if compiled). Then
     neither the skew matrix nor its gradient is a separate tensor, which saves a tenth
     of the time at n = 512. The gradient is the same as with separate steps. Cost: as
@@ -195,7 +194,7 @@ def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
     # The device must be checked after the size. When it was checked first, a compiled
     # module under DDP was split into three graphs instead of two
     # (test_compiled_data_parallel_training).
-    if X.shape[1] < FEWEST_ROWS or X.dtype not in PRECISIONS or not X.is_cpu:
+    if not is_large(X) or X.dtype not in PRECISIONS or not X.is_cpu:
         return False
     if B is None:
         return True
