@@ -30,6 +30,7 @@ from torch import Tensor
 
 from isometry._backend.constants import MOST_AXES
 from isometry._backend.watch import UnchangedCheck, c_watch, watch_in_python
+from isometry._dtypes import WATCHED
 from isometry._torch import dispatch_modes, storage_owners
 
 # The only types of tensors that C may read. Wrapper subclasses, such as sharded, fake
@@ -97,11 +98,13 @@ def refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
 def is_block(tensor: Tensor) -> bool:
     """Whether the entries of a tensor fill one block of bytes that C can read.
 
-    Unlike in `address`, the dtype and the order of the axes do not matter.
+    Unlike in `address`, the order of the axes does not matter, and the dtype may be any
+    in `WATCHED`. Torch 2.7 does not tell C the size of another dtype.
     """
     return (
         type(tensor) in PLAIN
         and tensor.is_cpu
+        and tensor.dtype in WATCHED
         and tensor.layout is torch.strided
         and not tensor.is_conj()
         and not tensor.is_neg()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isometry._backend.library import c_library, torch_library
+from isometry._dtypes import WATCHED
 from isometry._torch import offset_of_tensor
 
 # a function without arguments that tells whether certain tensors are unchanged
@@ -55,21 +56,7 @@ def _element_size(get_dtype: Any, offset: int) -> Any:
     C interface. C calls our function once for each new tensor that it watches.
     """
     sizes, code = {}, ctypes.c_int32()
-    # the dtypes of weights, and of the tensors from which weights are computed
-    for dtype in (
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.complex64,
-        torch.complex128,
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    ):
+    for dtype in WATCHED:
         tensor = torch.empty(0, dtype=dtype, device="cpu")
         get_dtype(ctypes.c_void_p(id(tensor) + offset), ctypes.byref(code))
         sizes[code.value] = dtype.itemsize
