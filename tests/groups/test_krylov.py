@@ -7,6 +7,7 @@ import torch
 
 from isometry.groups._basis import gaussian
 from isometry.linalg._expm.angles import krylov_norm
+from tests.helpers import DTYPES, eps
 
 
 @pytest.mark.parametrize("n", [2, 5, 20, 100])
@@ -23,6 +24,24 @@ def test_the_estimate_of_a_rotation_in_few_planes_is_its_angle(planes, n, rng):
     start = gaussian(n, 1, dtype=A.dtype, seed=0)
     # 12 eps: twice the worst over 200 seeds, 6.8e-7
     assert krylov_norm(A, start) == pytest.approx(float(norm), rel=1.4e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [2, 3, 16, 64, 256])
+@pytest.mark.parametrize("planes", [1, 3])
+def test_the_estimate_is_at_most_the_norm(planes, n, dtype):
+    """Planes of the standard basis, in which most rows of A are zero.
+
+    The estimate was up to 4.5 times the norm: both passes of the orthogonalization left
+    only rounding errors.
+    """
+    A = torch.zeros(n, n, dtype=dtype)
+    for i in range(min(planes, n // 2)):
+        A[2 * i, 2 * i + 1], A[2 * i + 1, 2 * i] = 1 + i, -1 - i
+    norm = float(torch.linalg.matrix_norm(A, 2))
+    estimate = float(krylov_norm(A, gaussian(n, 1, dtype=dtype, seed=0)))
+    # 10 eps: twice the worst case for n < 80, 5.0 eps (complex128, n = 78)
+    assert norm * 0.98 <= estimate <= norm * (1 + 10 * eps(dtype))
 
 
 def test_nan_stays_in_its_matrix(rng):

@@ -192,9 +192,8 @@ class AbstractGroup(AbstractManifold):
         """Estimate of the largest angle of the skew matrix with coordinates `X`.
 
         For Gaussian coordinates the estimate is up to 10 percent too large. It was
-        never too small in tests with 400 seeds and sizes up to 1024. If few angles are
-        nonzero, it may be several times too large. It does not depend on `B`. Cost:
-        about 20 matrix-vector products.
+        never too small in tests with 400 seeds and sizes up to 1024. It does not depend
+        on `B`. Cost: about 20 matrix-vector products.
         """
         del B
         # For Gaussian matrices `krylov_norm` was up to 8.4 percent below the norm. The

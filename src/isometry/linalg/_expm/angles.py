@@ -148,12 +148,15 @@ def krylov_norm(A: Tensor, start: Tensor) -> Tensor:
     V = v
     for _ in range(min(_KRYLOV, n) - 1):
         v = A @ v
-        # Orthogonalize twice. If A has low rank, the first pass may leave only rounding
-        # errors, which are not orthogonal to V.
-        for _ in range(2):
-            v = v - V @ (V.mH @ v)
-        size = torch.linalg.vector_norm(v, dim=-2, keepdim=True)
-        v = v / torch.where(size == 0, 1, size)
+        # Orthogonalize twice. If the Krylov space is exhausted, as for an A of low
+        # rank, the first pass leaves only rounding errors. The second pass then changes
+        # the length, and the basis ends with zeros.
+        once = v - V @ (V.mH @ v)
+        v = once - V @ (V.mH @ once)
+        first, size = (
+            torch.linalg.vector_norm(w, dim=-2, keepdim=True) for w in (once, v)
+        )
+        v = torch.where(size > first / 2, v / size, 0)
         V = torch.cat([V, v], -1)
     return spectral_norm(V.mH @ (A @ V))
 
