@@ -128,13 +128,17 @@ def main() -> None:
     parser.add_argument("new", type=Path)
     parser.add_argument("--only", default="", help="cases that begin with this")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--record", type=Path, help="write the ratios to this file")
+    parser.add_argument("--record", type=Path, help="append the ratios to this file")
     options = parser.parse_args()
     ratios = compare(options.old, options.new, only=options.only, rounds=options.rounds)
     if options.record is not None:
         commits = {"old": revision(options.old), "new": revision(options.new)}
         record = commits | environment(rounds=options.rounds) | ratios
-        options.record.write_text(json.dumps(rounded(record), indent=1) + "\n")
+        earlier = (
+            json.loads(options.record.read_text()) if options.record.exists() else []
+        )
+        records = [*earlier, rounded(record)]
+        options.record.write_text(json.dumps(records, indent=1) + "\n")
 
 
 def revision(checkout: Path) -> str:
