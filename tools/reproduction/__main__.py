@@ -4,7 +4,14 @@ import argparse
 import json
 from pathlib import Path
 
-from tools.reproduction import charts, experiments, figures, rebase_page, records
+from tools.reproduction import (
+    chart,
+    charts,
+    experiments,
+    figures,
+    rebase_page,
+    records,
+)
 from tools.reproduction.page import page
 
 DOCS = Path("docs")
@@ -43,9 +50,9 @@ def main() -> None:
     how_to.write_text(rebase_page.updated(how_to.read_text(), measured["rebase"]))
     rebase_page.draw(measured["rebase"], ASSETS / "rebase.svg")
     drawn = list(charts.charts(every, measured))
-    (DOCS / "reproduction.md").write_text(page(every, drawn))
+    (DOCS / "reproduction.md").write_text(page(every, measured, drawn))
     figures.draw(drawn, ASSETS)
-    (ASSETS / "data.json").write_text(json.dumps(charts.data(drawn)) + "\n")
+    (ASSETS / "data.json").write_text(json.dumps(chart.data(drawn)) + "\n")
 
 
 if __name__ == "__main__":

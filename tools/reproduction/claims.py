@@ -1,22 +1,26 @@
-"""The claims of the paper, and how our runs judge them."""
+"""The claims and remarks of the paper, each with the function that judges it."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from tools.reproduction.charts import (
-    PIXELS,
-    STEPS_PER_EPOCH,
-    Records,
-    accuracy_after,
-    label,
-    of,
-    printed,
+from tools.reproduction.runs import PIXELS, Records, printed
+from tools.reproduction.verdicts import (
+    Judge,
+    Verdict,
+    accuracy,
+    alone,
+    cheap,
+    converges,
+    faster,
+    gated,
+    losses,
+    precise,
+    soonest,
+    speech,
+    stays,
+    stays_inside,
+    unstable,
 )
-from tools.reproduction.criteria import UNSTABLE
-
-NOT_RUN = "not run yet"
 
 
 @dataclass(frozen=True)
@@ -26,240 +30,97 @@ class Claim:
     Attributes:
         text: the claim in our words.
         where: its place in the paper.
-        verdict: function from the records to our verdict.
+        verdict: function from the runs and the small experiments to our verdict.
     """
 
     text: str
     where: str
-    verdict: Callable[[Records], str]
+    verdict: Judge
 
 
-def _converges(experiment: str) -> Callable[[Records], str]:
-    """Whether ExpRNN solves the task with every seed, and is never unstable."""
+RIVALS: Mapping[str, str] = {"scornn-170": "scoRNN", "rgd-116": "RGD"}
 
-    def verdict(records: Records) -> str:
-        start = f"{experiment}-exprnn-190"
-        runs = [r for name, r in records.items() if name.startswith(start)]
-        if not runs:
-            return NOT_RUN
-        solved = sum(r["summary"]["status"] == "solved" for r in runs)
-        stable = sum(r["spikes"]["count"] < UNSTABLE for r in runs)
-        word = _word(confirmed=solved == stable == len(runs))
-        counts = ", ".join(str(r["spikes"]["count"]) for r in runs)
-        return (
-            f"{word}: {solved} of {len(runs)} runs solved, {stable} stable "
-            f"(spikes: {counts})"
-        )
-
-    return verdict
+_FIGURE_1 = "figure 1, section 5.1"
 
 
-def _unstable(name: str) -> Callable[[Records], str]:
-    """Whether a run is unstable, that is, has `UNSTABLE` spikes or more."""
-
-    def verdict(records: Records) -> str:
-        r = records.get(name)
-        if r is None:
-            return NOT_RUN
-        count, worst = r["spikes"]["count"], r["spikes"]["worst"]
-        word = _word(confirmed=count >= UNSTABLE)
-        return f"{word}: {count} spikes, the worst to {worst:.3g} times the median"
-
-    return verdict
-
-
-def _stays(experiment: str) -> Callable[[Records], str]:
-    """Whether the last loss of the LSTM is above 90 % of the baseline."""
-
-    def verdict(records: Records) -> str:
-        r = records.get(f"{experiment}-lstm-68")
-        if r is None:
-            return NOT_RUN
-        ratio = _ratio(r)
-        word = _word(confirmed=ratio > 0.9)
-        return f"{word}: {ratio:.2f} of the baseline at the end"
-
-    return verdict
-
-
-def _alone(records: Records) -> str:
-    """Whether ExpRNN, and no other network, solves the task at lag 2000."""
-    runs = of(records, "copying-2000")
-    ours = [r for r in runs if label(r).startswith("ExpRNN")]
-    others = [r for r in runs if r not in ours]
-    if not ours or not others:
-        return NOT_RUN
-    is_alone = all(map(_is_solved, ours)) and not any(map(_is_solved, others))
-    word = _word(confirmed=is_alone)
-    # a network that was stopped before ExpRNN had solved the task might yet solve it
-    longest = max(r["summary"]["solved_at"] or 0 for r in ours)
-    if is_alone and any(r["summary"]["steps"] < longest for r in others):
-        word = "open"
-    return f"{word}: {', '.join(map(_outcome, (*ours, *others)))}"
-
-
-def _is_solved(r: Mapping[str, Any]) -> bool:
-    return r["summary"]["status"] == "solved"
-
-
-def _outcome(r: Mapping[str, Any]) -> str:
-    if _is_solved(r):
-        return f"{label(r)} solved after {r['summary']['solved_at']} steps"
+def _copying(lag: int) -> tuple[Claim, ...]:
+    experiment = f"copying-{lag}"
     return (
-        f"{label(r)} at {_ratio(r):.2f} of the baseline after {r['summary']['steps']}"
+        Claim(
+            f"ExpRNN converges smoothly and completely at lag {lag}",
+            _FIGURE_1,
+            converges(experiment),
+        ),
+        Claim(
+            f"scoRNN is unstable at lag {lag}",
+            _FIGURE_1,
+            unstable(experiment, "scornn-190"),
+        ),
+        Claim(
+            f"the LSTM stays at the baseline at lag {lag}",
+            "figure 1",
+            stays(experiment),
+        ),
     )
 
 
-# epochs after which networks are compared; scoRNN was trained for only 10
-EPOCHS = (1, 5, 10)
-
-
-def _faster(experiment: str) -> Callable[[Records], str]:
-    """Whether ExpRNN 170 leads other orthogonal networks after equally many epochs."""
-
-    def verdict(records: Records) -> str:
-        ours = records.get(f"{experiment}-exprnn-170")
-        names = (f"{experiment}-scornn-170", f"{experiment}-rgd-116")
-        others = [records[name] for name in names if name in records]
-        if ours is None or not others:
-            return NOT_RUN
-        return _compared(ours, others, EPOCHS)
-
-    return verdict
-
-
-def _gated(records: Records) -> str:
-    """Whether ExpLSTM and ExpGRU are ahead of ExpRNN after 5 epochs."""
-    ours = records.get("pmnist-exprnn-170")
-    gated = [r for r in of(records, "pmnist") if label(r).startswith(("ExpL", "ExpG"))]
-    if ours is None or not gated:
-        return NOT_RUN
-    shown = [f"{label(r)} {accuracy_after(r, 5):.3f}" for r in (ours, *gated)]
-    ahead = [accuracy_after(r, 5) > accuracy_after(ours, 5) for r in gated]
-    return f"{_word(confirmed=all(ahead))} after 5 epochs: {', '.join(shown)}"
-
-
-def _compared(
-    ours: Mapping[str, Any], others: Sequence[Mapping[str, Any]], epochs: Sequence[int]
-) -> str:
-    """Our accuracy beside the others', after each of several epochs."""
-    ahead, shown = True, []
-    for epoch in epochs:
-        values = [accuracy_after(r, epoch) for r in (ours, *others)]
-        if any(map(math.isnan, values)):
-            continue
-        ahead &= values[0] == max(values)
-        shown.append(f"{' / '.join(f'{v:.3f}' for v in values)} after {epoch}")
-    if not shown:
-        return NOT_RUN
-    names = " / ".join(label(r) for r in (ours, *others))
-    return f"{_word(confirmed=ahead)}: {names} have {', '.join(shown)} epochs"
-
-
-def _accuracy(experiment: str) -> Callable[[Records], str]:
-    """Whether ExpRNN 170 reaches the test accuracy in the paper's table."""
-
-    def verdict(records: Records) -> str:
-        r = records.get(f"{experiment}-exprnn-170")
-        if r is None:
-            return NOT_RUN
-        best = r["summary"]["best_by_test"]["test"]["accuracy"]
-        epochs = r["summary"]["steps"] / STEPS_PER_EPOCH
-        reached = round(best, 3) >= printed(experiment)
-        word = _word(confirmed=reached) if reached or epochs >= 70 else "open"
-        return f"{word}: {best:.4f}, the best of {epochs:.0f} epochs"
-
-    return verdict
-
-
-def _speech(records: Records) -> str:
-    """Whether ExpRNN predicts the next frame of the sample with the least error."""
-    runs = [r for r in of(records, "timit-sample") if r["name"].endswith("-next")]
-    if len(runs) < 2:
-        return NOT_RUN
-    errors = {
-        label(r).partition(",")[0]: r["summary"]["best"]["test"]["mse"] for r in runs
-    }
-    best = min(errors, key=errors.__getitem__)
-    shown = ", ".join(f"{name} {error:.1f}" for name, error in errors.items())
-    word = _word(confirmed=best.startswith("ExpRNN"))
-    return f"{word} on the free sample: {shown}"
-
-
-def _losses(**names: str) -> Callable[[Records], str]:
-    """The last validation losses of some variants, as fractions of the baseline.
-
-    Args:
-        **names: the names of the runs, keyed by what the page calls them, with
-            underscores for spaces.
-    """
-
-    def verdict(records: Records) -> str:
-        found = {k: records.get(f"copying-200-{name}") for k, name in names.items()}
-        shown = ", ".join(f"{k} {_ratio(r):.2g}" for k, r in found.items() if r)
-        return shown.replace("_", " ") or NOT_RUN
-
-    return verdict
-
-
-def _word(*, confirmed: bool) -> str:
-    return "confirmed" if confirmed else "not confirmed"
-
-
-def _ratio(r: Mapping[str, Any]) -> float:
-    return r["summary"]["final"]["validation"]["loss"] / r["summary"]["baseline"]
+def _pixels(experiment: str, title: str) -> tuple[Claim, ...]:
+    reached = Claim(
+        f"ExpRNN 170 reaches {printed(experiment):.3f} on {title} in 70 epochs",
+        "table 1",
+        accuracy(experiment),
+    )
+    led = (
+        Claim(
+            f"on {title}, ExpRNN learns faster than {name}",
+            "section 5.2",
+            faster(experiment, rival),
+        )
+        for rival, name in RIVALS.items()
+    )
+    return reached, *led
 
 
 CLAIMS = (
-    *(
-        claim
-        for lag, side in ((1000, "left"), (2000, "right"))
-        for claim in (
-            Claim(
-                f"ExpRNN converges smoothly and completely at lag {lag}",
-                f"figure 1, {side}",
-                _converges(f"copying-{lag}"),
-            ),
-            Claim(
-                f"scoRNN is unstable at lag {lag}",
-                f"figure 1, {side}",
-                _unstable(f"copying-{lag}-scornn-190"),
-            ),
-            Claim(
-                f"the LSTM stays at the baseline at lag {lag}",
-                f"figure 1, {side}",
-                _stays(f"copying-{lag}"),
-            ),
-        )
-    ),
+    *_copying(1000),
+    *_copying(2000),
     Claim(
         "scuRNN is as unstable as scoRNN",
         "section 5.1",
-        _unstable("copying-1000-scurnn-130"),
+        unstable("copying-1000", "scurnn-130"),
     ),
-    Claim("at lag 2000, only ExpRNN converges", "section 5.1", _alone),
+    Claim("at lag 2000, only ExpRNN converges", "section 5.1", alone),
+    Claim("ExpRNN converges faster: copying at lag 1000", "abstract", soonest),
+    *(claim for item in PIXELS.items() for claim in _pixels(*item)),
     *(
         Claim(
-            f"ExpRNN 170 reaches {printed(name):.3f} on {title} in 70 epochs",
-            "table 1",
-            _accuracy(name),
-        )
-        for name, title in PIXELS.items()
-    ),
-    *(
-        Claim(
-            f"on {title}, ExpRNN learns faster than other parametrizations",
+            f"{name}, with gates and an orthogonal weight, is better (a conjecture)",
             "section 5.2",
-            _faster(name),
+            gated(network),
         )
-        for name, title in PIXELS.items()
+        for network, name in (("explstm-87", "ExpLSTM"), ("expgru-100", "ExpGRU"))
+    ),
+    Claim("ExpRNN predicts speech better than the others", "table 2", speech),
+    Claim(
+        "the constraint costs nothing that one notices: pixels (784 time steps)",
+        "section 4.3",
+        cheap(784),
     ),
     Claim(
-        "gated cells with orthogonal weights would do better (a conjecture)",
-        "section 5.2",
-        _gated,
+        "the constraint costs nothing that one notices: 100 time steps",
+        "section 4.3",
+        cheap(100),
     ),
-    Claim("ExpRNN predicts speech better than the others", "table 2", _speech),
+    Claim(
+        "the coordinates never leave the domain where the exponential is one-to-one",
+        "section 3.3",
+        stays_inside,
+    ),
+    Claim(
+        "a Padé approximant is a much more precise retraction than Cayley's map",
+        "section 4.2",
+        precise,
+    ),
 )
 
 REFERENCE = "exprnn-190-reference"
@@ -268,25 +129,20 @@ REFERENCE = "exprnn-190-reference"
 # variant was run once.
 REMARKS = (
     Claim(
-        "a Padé approximant improves on Cayley's map as the retraction of RGD",
-        "section 4.2",
-        _losses(Cayley="rgd-128-cayley", Padé="rgd-128-pade-3", exp="rgd-128-exp"),
-    ),
-    Claim(
         "Cayley's initialization is sometimes better than Henaff's",
         "section 4.4",
-        _losses(Henaff=REFERENCE, Cayley="exprnn-190-init-cayley"),
+        losses(Henaff=REFERENCE, Cayley="exprnn-190-init-cayley"),
     ),
     Claim(
-        "complex weights bring no improvement",
+        "complex weights bring no improvement (here: with twice as many parameters)",
         "section 4.1",
-        _losses(real=REFERENCE, complex="exprnn-190-unitary"),
+        losses(real=REFERENCE, complex="exprnn-190-unitary"),
     ),
     Claim(
-        "the orthogonal weight should have a rate 10 times larger (section 5) or "
-        "smaller (appendix) than the rest",
+        "a rate of the orthogonal weight 10 times larger than the rest works well "
+        "(section 5), or 10 times smaller (appendix)",
         "both",
-        _losses(
+        losses(
             a_tenth=REFERENCE,
             equal="exprnn-190-ratio-1",
             ten_times="exprnn-190-ratio-10",
@@ -295,6 +151,18 @@ REMARKS = (
     Claim(
         "an initial state other than zero brings no improvement",
         "section 4.4",
-        _losses(zero=REFERENCE, trained="exprnn-190-trained-h0"),
+        losses(zero=REFERENCE, trained="exprnn-190-trained-h0"),
+    ),
+    Claim(
+        "a more precise retraction improves Riemannian gradient descent",
+        "section 4.2",
+        losses(Cayley="rgd-128-cayley", Padé="rgd-128-pade-3", exp="rgd-128-exp"),
     ),
 )
+
+
+def verdicts(
+    claims: Sequence[Claim], records: Records, experiments: Records
+) -> list[tuple[Claim, Verdict]]:
+    """Each claim with the verdict on it."""
+    return [(claim, claim.verdict(records, experiments)) for claim in claims]

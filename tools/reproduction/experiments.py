@@ -1,6 +1,9 @@
 """Small experiments: cost and limits of the constraint, choice of map and base."""
 
 import json
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import isometry
+from isometry import linalg
 from isometry.groups import SO
 from isometry.lab._process import machine
-from isometry.lab.bench.timing import Call, interleave
+from isometry.lab.bench.timing import Call, interleave, random_skew
 from isometry.nn import ExpRNN
 from tools.reproduction.maps import maps, memory
 from tools.reproduction.rebase import rebase
@@ -19,9 +23,9 @@ FOLDER = Path("records") / "experiments"
 
 SIZES = (64, 128, 256, 512, 1024)
 
-# number and length of the sequences for the recurrent layer, and number of rows of the
-# input of the linear layer
-BATCH, TIMES, ROWS = 128, 100, 4096
+# number of sequences for the recurrent layer, their two lengths (MNIST has 784 pixels),
+# and number of rows of the input of the linear layer
+BATCH, TIMES, ROWS = 128, (100, 784), 4096
 
 
 def cheapness(*, rounds: int = 7) -> dict[str, Any]:
@@ -33,27 +37,36 @@ def cheapness(*, rounds: int = 7) -> dict[str, Any]:
         rounds: how often each step is timed, in turns.
 
     Returns:
-        The sizes, and for each kind of layer the ratios of best times.
+        The sizes, and for each kind of layer and each size the quartiles of the ratio.
     """
-    ratios: dict[str, list[float]] = {"ExpRNN": [], "nn.Linear": []}
+    ratios: dict[str, list[list[float]]] = {}
     for n in SIZES:
-        x = torch.randn(TIMES, BATCH, 10, generator=_generator(n))
-        rows = torch.randn(ROWS, n, generator=_generator(n))
-        pairs = {
-            "ExpRNN": (
-                _step(ExpRNN(10, n), x),
-                _step(isometry.fold(ExpRNN(10, n)), x),
-            ),
-            "nn.Linear": (
-                _step(isometry.orthogonal(nn.Linear(n, n)), rows),
-                _step(nn.Linear(n, n), rows),
-            ),
-        }
-        for name, (ours, plain) in pairs.items():
+        for name, ours, plain in _pairs(n):
             contenders = {"ours": ours, "plain": plain}
-            seconds = interleave(contenders, rounds=rounds)["seconds"]
-            ratios[name].append(seconds["ours"] / seconds["plain"])
+            values = []
+            for _ in range(rounds):
+                times = interleave(contenders, rounds=1, sample=0.2)["seconds"]
+                values.append(times["ours"] / times["plain"])
+            quartiles = statistics.quantiles(values, n=4, method="inclusive")
+            ratios.setdefault(name, []).append([*map(_five_digits, quartiles)])
     return {"machine": machine(), "rounds": rounds, "n": list(SIZES), "ratio": ratios}
+
+
+def _pairs(n: int) -> Iterator[tuple[str, Call, Call]]:
+    """Training steps of size n with and without the constraint, and what they are."""
+    for times in TIMES:
+        x = torch.randn(times, BATCH, 10, generator=_generator(n))
+        yield (
+            f"ExpRNN, {BATCH} sequences of {times} time steps",
+            _step(ExpRNN(10, n), x),
+            _step(isometry.fold(ExpRNN(10, n)), x),
+        )
+    rows = torch.randn(ROWS, n, generator=_generator(n))
+    yield (
+        f"nn.Linear, {ROWS:,} rows",
+        _step(isometry.orthogonal(nn.Linear(n, n)), rows),
+        _step(nn.Linear(n, n), rows),
+    )
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -124,6 +137,49 @@ def _fit(target: Tensor, orthogonal_map: str, steps: int) -> dict[str, list[floa
     return curve
 
 
+def retractions(*, n: int = 64, rounds: int = 15) -> dict[str, Any]:
+    """How far retractions are from the exponential, and how long they take.
+
+    The exponential is computed from an eigendecomposition in float64.
+
+    Args:
+        n: size of the matrices.
+        rounds: how often each retraction is timed, in turns.
+
+    Returns:
+        The largest angles, and for each retraction the distances from the exponential
+        in the spectral norm, and the time as a multiple of Cayley's.
+    """
+    methods: dict[str, Callable[[Tensor], Tensor]] = {
+        "Cayley": linalg.cayley,
+        "Padé of degree 3": lambda A: linalg.pade(A, degree=3, squarings=0),
+        "Padé of degree 3, scaling and squaring": lambda A: linalg.pade(
+            A, degree=3, squarings="auto"
+        ),
+        "exponential": linalg.expm_skew,
+    }
+    A = random_skew(n, norm=1.0, dtype=torch.float64)
+    theta, V = torch.linalg.eigh(-1j * A)
+    angles = [_five_digits(10 ** (k / 8)) for k in range(-16, 5)]
+    errors: dict[str, list[float]] = {name: [] for name in methods}
+    for angle in angles:
+        exact = (V * torch.exp(1j * angle * theta)) @ V.mH
+        for name, method in methods.items():
+            distance = torch.linalg.matrix_norm(method(angle * A) - exact, 2)
+            errors[name].append(_five_digits(float(distance)))
+    calls = {name: partial(method, A) for name, method in methods.items()}
+    seconds = interleave(calls, rounds=rounds)["seconds"]
+    return {
+        "machine": machine(),
+        "n": n,
+        "angle": angles,
+        "error": errors,
+        "time": {
+            name: _five_digits(seconds[name] / seconds["Cayley"]) for name in methods
+        },
+    }
+
+
 def _five_digits(number: float) -> float:
     return float(f"{number:.5g}")
 
@@ -131,6 +187,7 @@ def _five_digits(number: float) -> float:
 EXPERIMENTS = {
     "cheapness": cheapness,
     "cayley": cayley,
+    "retractions": retractions,
     "maps": maps,
     "memory": memory,
     "rebase": rebase,

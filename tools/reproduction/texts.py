@@ -9,16 +9,24 @@ def _text(name: str) -> str:
 
 INTRODUCTION = _text("introduction")
 
-SPEECH = _text("speech")
+RULES = _text("rules")
 
-DISCREPANCIES = _text("discrepancies")
+PIXELS = _text("pixels")
+
+SPEECH = _text("speech")
 
 CHEAPNESS = _text("cheapness")
 
 CAYLEY = _text("cayley")
+
+RETRACTIONS = _text("retractions")
 
 DOMAIN = _text("domain")
 
 REMARKS = _text("remarks")
 
 BEYOND = _text("beyond")
+
+DISCREPANCIES = _text("discrepancies")
+
+RUNS = _text("runs")
