@@ -63,6 +63,46 @@ def test_only_one_file_touches_what_is_private():
     assert not {file: hits for file, hits in names.items() if hits}
 
 
+# private names of modules and optimizers that files other than `_torch.py` may use
+OF_MODULES = {
+    "_apply",
+    "_buffers",
+    "_load_from_state_dict",
+    "_modules",
+    "_parameters",
+    "_reset_parameters",
+    "_save_to_state_dict",
+}
+
+
+@pytest.mark.once
+def test_few_private_names_of_modules_are_used():
+    """Names that torch's modules and optimizers have, in code and in strings."""
+    parameter = nn.Parameter(torch.ones(1))
+    objects = [
+        nn.RNN(1, 1),
+        nn.MultiheadAttention(2, 1),
+        torch.optim.Adam([parameter]),
+    ]
+    private = {n for o in objects for n in dir(o) if n[0] == "_" and n[1] != "_"}
+    used = set()
+    for path in SOURCES.rglob("*.py"):
+        if path.name == "_torch.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                used.add(node.name)
+            elif isinstance(node, ast.Attribute):
+                used.add(node.attr)
+            elif isinstance(node, ast.Constant):
+                used.add(node.value)
+    assert used & private == OF_MODULES
+    # the file with the private names lists them, too
+    assert not [
+        name for name in OF_MODULES if f"`{name}`" not in (_torch.__doc__ or "")
+    ]
+
+
 @pytest.mark.once
 def test_a_torch_without_its_private_names():
     """Numbers are right, without warnings, if any or all of the names are missing."""

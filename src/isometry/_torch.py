@@ -1,4 +1,10 @@
-r"""Every private name of torch that we use, except the dictionaries of `nn.Module`.
+r"""Every private name of torch that we use, except those of modules and of C.
+
+All versions of torch have the names that this file leaves out. Of `nn.Module`, other
+files read the dictionaries (`_modules`, `_parameters`, `_buffers`), and override or
+wrap `_apply`, `_load_from_state_dict`, `_save_to_state_dict`, `_reset_parameters` and
+`__prepare_scriptable__`, which torch calls in every subclass that has them.
+`_backend/watch.py` calls functions of torch's stable interface for C (`aoti_torch_*`).
 
 Torch has no public way to ask which of its transforms and modes are active, nor how
 many owners a storage has. Torch 2.7.1, 2.10.0, 2.13.0 and 2.15.0 have all names below,

@@ -55,7 +55,7 @@ def environment(*, ranks: int) -> dict[str, Any]:
     here = machine()
     return {
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: _installed_version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cpu": here["processor"],
         **{name: here[name] for name in ("cores", "threads", "blas")},
@@ -64,7 +64,7 @@ def environment(*, ranks: int) -> dict[str, Any]:
     }
 
 
-def _version(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
