@@ -1,6 +1,17 @@
-"""What a backend computes, and the polynomials that it evaluates.
+r"""What a backend computes, and the polynomials that it evaluates.
 
-Slots and stages are explained in operations.py.
+A polynomial of skew matrices is computed in one tensor `W` of shape
+(slots, batch, n, n). The first slot holds $A$. The next slots hold the products $P_1$,
+$P_2$ and so on. The first product is $A^2$, and the second may be $A^4$. Each later
+product has two factors, and the result is the last product plus a matrix $F$:
+
+$$ P_j = L_j R_j, \qquad
+   L_j, R_j \in \operatorname{span}(I, A, P_1, \ldots, P_{j-1}), \qquad
+   p(A) = L_m R_m + F. $$
+
+Here $m$ is the number of products, and $F$ is a linear combination of $I$ and all
+slots. The last product is added to the result and has no slot. A linear combination is
+stored as a row of coefficients, one for each slot.
 """
 
 from abc import ABC, abstractmethod

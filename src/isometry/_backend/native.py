@@ -75,8 +75,9 @@ class NativeBackend(AbstractBackend):
         self._c = raw(library, dtype)
         # Torch computes what it computes faster than C: squares of small matrices, and
         # the polynomials of batches, since one call of torch's batched product makes
-        # use of all threads. It still gets large squares from C.
-        self._torch = TorchBackend(kernels=self)
+        # use of all threads. It also computes `powers` where the plan is known from a
+        # bound on the norm. It gets large squares from C in turn.
+        self._torch = TorchBackend(inner=self)
         # `gemm` is tested without tensors: a backend may be created while a model is
         # exported, and then new tensors are fake and have no memory.
         number = PRECISIONS[dtype].c_type
@@ -359,7 +360,8 @@ def backend_for(*tensors: Tensor | None) -> AbstractBackend:
 def is_large(X: Tensor) -> bool:
     """Whether matrices have so many rows that kernels are faster than torch.
 
-    An autograd function that calls `backend_for` pays only for such matrices.
+    For smaller matrices, an autograd function that calls `backend_for` would take
+    longer than it saves.
     """
     return X.shape[-1] >= FEWEST_ROWS
 

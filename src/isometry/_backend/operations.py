@@ -1,20 +1,7 @@
-r"""The backend that computes with torch's operations, on any device.
+"""The backend that computes with torch's operations, on any device.
 
 Every product writes into existing memory, with `out=` or in place, so autocast does not
 change its dtype.
-
-A polynomial of skew matrices is computed in one tensor `W` of shape
-(slots, batch, n, n). The first slot holds $A$. The next slots hold the products $P_1$,
-$P_2$ and so on. The first product is $A^2$, and the second may be $A^4$. Each later
-product has two factors, and the result is the last product plus a matrix $F$:
-
-$$ P_j = L_j R_j, \qquad
-   L_j, R_j \in \operatorname{span}(I, A, P_1, \ldots, P_{j-1}), \qquad
-   p(A) = L_m R_m + F. $$
-
-Here $m$ is the number of products, and $F$ is a linear combination of $I$ and all
-slots. The last product is added to the result and has no slot. A linear combination is
-stored as a row of coefficients, one for each slot.
 """
 
 from functools import lru_cache
@@ -80,12 +67,12 @@ class TorchBackend(AbstractBackend):
     """Torch's operations, on any device.
 
     Args:
-        kernels: computes skew matrices and squares for `powers`, `evaluate` and
+        inner: computes skew matrices and squares for `powers`, `evaluate` and
             `pull_back`; None for torch's operations.
     """
 
-    def __init__(self, kernels: AbstractBackend | None = None) -> None:
-        self._kernels = self if kernels is None else kernels
+    def __init__(self, inner: AbstractBackend | None = None) -> None:
+        self._inner = self if inner is None else inner
 
     def skew(self, X: Tensor) -> Tensor:
         return plain_skew(X)
@@ -108,8 +95,8 @@ class TorchBackend(AbstractBackend):
         from_coordinates: bool = False,
     ) -> PowerSums | None:
         if from_coordinates:
-            A = self._kernels.skew(A)
-        self._kernels.square(W[0].copy_(A), W[1])
+            A = self._inner.skew(A)
+        self._inner.square(W[0].copy_(A), W[1])
         if skip_up_to is None:
             return None
         # On an accelerator, the host would have to wait for this norm, and again for
@@ -118,7 +105,7 @@ class TorchBackend(AbstractBackend):
             norm = float(torch.linalg.matrix_norm(W[1]).max())
             if norm * norm * (1.0 if A.is_complex() else 0.5) <= skip_up_to:
                 return None
-        self._kernels.square(W[1], W[2])
+        self._inner.square(W[1], W[2])
         return power_sums(W[1:3])
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
@@ -131,7 +118,7 @@ class TorchBackend(AbstractBackend):
         for k, (stage, (pair, final, _)) in enumerate(stages, polynomial.powers):
             torch.mm(pair, slots[:k], out=both[: len(pair)])
             if stage.is_square:
-                self._kernels.square(L, W[k])
+                self._inner.square(L, W[k])
                 continue
             _add_identity(L, stage.identity)
             if stage.F:
@@ -185,7 +172,7 @@ class TorchBackend(AbstractBackend):
                     sums[:k].addmm_(transposed, factor_gradients[:2])
             G = slot_gradients[k - 1]
         g = _through_powers(W, slot_gradients, polynomial.powers, gL)
-        return self._kernels.skew_adjoint(g) if from_coordinates else g
+        return self._inner.skew_adjoint(g) if from_coordinates else g
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
         recurrence.scan(H, cell, h0, time_steps)
