@@ -25,12 +25,12 @@ from isometry.groups._maps import (
     parse_map,
 )
 from isometry.groups._mean import mean
-from isometry.groups._precision import FullPrecision
+from isometry.groups._precision import AbstractFullPrecision
 
 EXP = Exp()
 
 
-class AbstractManifold(FullPrecision, ABC):
+class AbstractManifold(AbstractFullPrecision, ABC):
     r"""A compact manifold of matrices or vectors, with its metric.
 
     `Q` and `P` are points, `E` and `F` are tangent vectors at `Q`, and `G` is the

@@ -15,12 +15,13 @@ from isometry._torch import autocast_off
 _UNCHANGED = {"point", "frame", "resolve", "resolve_coordinates", "resolve_dtype"}
 
 
-class FullPrecision:
+class AbstractFullPrecision:
     """A base class whose methods switch autocast off, also in subclasses.
 
     Inside `torch.autocast`, products of float32 matrices are computed in bfloat16 or
-    float16, and a point is then off its manifold by 1e-2. Every public method is
-    wrapped when its class is made. So the methods that a user writes are covered, too.
+    float16, and a point is then off its manifold by 1e-2. The public methods are
+    wrapped when a class is made, also the methods of a user's class. A user's own
+    `point` is not: layers call it outside of autocast.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
