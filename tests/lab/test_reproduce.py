@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,9 @@ from isometry.lab.paper.protocol import PlannedRun, plan
 from isometry.lab.paper.tables import PAPER
 from isometry.lab.tasks import TASKS, MnistTask
 from tests.lab.small_sweeps import SMALL
+from tools.reproduction import records
 
+ROOT = Path(__file__).parents[2]
 FIGURES = ("figure1-left", "figure1-right", "mnist", "pmnist", "timit")
 
 
@@ -136,10 +139,11 @@ def test_recorded_runs_of_exprnn_state_base_map_and_rates():
 
 @pytest.mark.parametrize("what", ["recorded", "beyond"])
 def test_plans_state_their_rates(what, tmp_path):
-    """A plan gives every rate, and the same ones as the recipes of today.
+    """A plan gives every rate, and the same ones as its records.
 
     If a recipe changes, a plan must go on training as its records say.
     """
+    known = records.read(ROOT / records.FOLDER)
     for run in plan(what):
         config = command.sweep_run(run, tmp_path).config
         training, task = config.training, make_task(config, trust=True)
@@ -147,12 +151,12 @@ def test_plans_state_their_rates(what, tmp_path):
         stated = _with_training_options(usual, training).optimizers
         assert training.lr is not None, run.name
         assert training.lr_ratio is not None or len(stated) == 1, run.name
-        if run.note.startswith(("search-", "long-", "ratio-")):
-            continue
-        for row, same in zip(stated, usual.optimizers, strict=True):
-            assert row.options["lr"] == pytest.approx(same.options["lr"]), run.name
-            if "retraction" in same.options:
-                assert training.retraction is not None, run.name
+        if run.name in known:
+            recorded = known[run.name]["config"]["recipe"]["optimizers"]
+            for row, old in zip(stated, recorded, strict=True):
+                for option in ("lr", "retraction"):
+                    value, before = row.options.get(option), old["options"].get(option)
+                    assert value == pytest.approx(before), (run.name, option)
 
 
 def test_the_search_beyond_the_paper_is_short_and_explicit():
