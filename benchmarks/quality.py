@@ -105,7 +105,10 @@ class Run:
 
     @torch.no_grad()
     def outcome(self) -> dict[str, Any]:
-        """The curve, the worst defect, and the largest norm of the coordinates."""
+        """The curve; for constrained layers also the worst defect and the largest norm.
+
+        The norm is the spectral norm of the skew matrix of a layer's coordinates.
+        """
         row = {"name": self.name, "seed": self.seed, "points": self.points}
         hidden = [m for m in self.model if hasattr(m, "parametrizations")]
         if hidden:

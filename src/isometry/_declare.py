@@ -153,7 +153,11 @@ def record(
     *,
     guarded: bool = False,
 ) -> None:
-    """Write a declaration without checks, or remove it if `manifold` is None."""
+    """Write a declaration without checks, or remove it if `manifold` is None.
+
+    Pass `guarded=True` for a parameter: optimizers that ignore its manifold then raise
+    before a step.
+    """
     before = vars(module).pop(_ATTRIBUTE, None)
     manifolds = {} if before is None else dict(before.manifolds)
     names = frozenset() if before is None else before.guarded - {name}

@@ -36,16 +36,18 @@ Curves = dict[str, dict[str, list[float]]]
 
 
 def maps(*, n: int = 512, steps: int = 400) -> dict[str, Any]:
-    """Fit two rotations with Adam, with each map, in turns.
+    """Fit two rotations with Adam: each map, with a fixed base and with a moving base.
 
-    The first rotation has angles up to 1, and the second has angles up to pi.
+    The first rotation has angles up to 1, and the second has angles up to pi. The
+    contenders take turns of a few steps.
 
     Args:
         n: size of the rotations.
         steps: number of steps of the optimizer.
 
     Returns:
-        For each problem and contender the seconds of processor time and the losses.
+        The machine, `n`, and "curves": for each problem and contender, the seconds of
+        processor time and the losses.
     """
     curves = {}
     with _one_thread():

@@ -21,9 +21,10 @@ SEEDS = (1, 2, 3, 4, 5)
 # the seed with which the rate is chosen for the fixed base; it is not in `SEEDS`
 TRIAL_SEED = 0
 
-# A number of steps that no run reaches. Without `rebase_every`, ExpRNN would have no
-# base, so the contender with a fixed base sets it to this number. The two contenders
-# then differ only in whether the base moves.
+# A number of steps that no run reaches. Without `rebase_every`, the base of ExpRNN
+# would be the identity instead of the initial weight, so the contender with a fixed
+# base sets it to this number. The two contenders then differ only in whether the base
+# moves.
 NEVER = 10**9
 
 # a model, and a function from the number of a step to the loss of the model

@@ -59,7 +59,7 @@ def _spikes(r: Record) -> str:
 
 
 def converges(experiment: str) -> Judge:
-    """Whether ExpRNN solves the task with every seed, and is never unstable."""
+    """A judge of whether ExpRNN solves a task with every seed and is never unstable."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         runs = sorted(group(records, experiment, "exprnn-190"), key=seed)
@@ -85,7 +85,7 @@ def _when(step: float | None) -> str:
 
 
 def unstable(experiment: str, network: str) -> Judge:
-    """Whether a run is unstable, that is, has `UNSTABLE` spikes or more."""
+    """A judge of whether all runs are unstable: `UNSTABLE` spikes or more."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         runs = group(records, experiment, network)
@@ -100,7 +100,7 @@ def unstable(experiment: str, network: str) -> Judge:
 
 
 def stays(experiment: str) -> Judge:
-    """Whether the last loss of the LSTM is above 90 % of the baseline."""
+    """A judge of whether the LSTM stays above 90 % of the baseline, in every run."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         runs = group(records, experiment, "lstm-68")
@@ -175,7 +175,7 @@ def _late(step: float | None) -> float:
 
 
 def faster(experiment: str, rival: str) -> Judge:
-    """Whether ExpRNN 170 leads another network after equally many epochs."""
+    """A judge of whether ExpRNN 170 leads a rival after equally many epochs."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         ours = group(records, experiment, "exprnn-170")
@@ -216,7 +216,7 @@ def _with_range(runs: Sequence[Record], epoch: int) -> str:
 
 
 def gated(network: str) -> Judge:
-    """Whether a gated cell is ahead of ExpRNN after 5 epochs."""
+    """A judge of whether a gated cell is ahead of ExpRNN after 5 epochs."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         ours = group(records, "pmnist", "exprnn-170")
@@ -231,7 +231,7 @@ def gated(network: str) -> Judge:
 
 
 def accuracy(experiment: str) -> Judge:
-    """Whether ExpRNN 170 reaches the test accuracy in the paper's table."""
+    """A judge of whether ExpRNN 170 reaches the accuracy in the paper's table."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         runs = group(records, experiment, "exprnn-170")
@@ -271,7 +271,7 @@ NEGLIGIBLE = 1.05
 
 
 def cheap(times: int) -> Judge:
-    """Whether the constraint adds little to a training step of ExpRNN with n = 512."""
+    """A judge of whether the constraint adds little to a step of ExpRNN, n = 512."""
 
     def verdict(_records: Records, experiments: Records) -> Verdict:
         record = experiments.get("cheapness", {"ratio": {}})
@@ -326,7 +326,7 @@ def _power(value: float) -> str:
 
 
 def losses(**names: str) -> Judge:
-    """The last validation losses of some variants, as fractions of the baseline.
+    """A function that shows the last losses of variants, over the baseline.
 
     Args:
         **names: the names of the runs, keyed by what the page calls them, with

@@ -25,7 +25,11 @@ _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides"
 
 
 def watch_in_python(tensors: tuple[Tensor, ...]) -> UnchangedCheck:
-    """What `unchanged` returns without C: a function that is several times slower."""
+    """A function that returns True as long as these tensors are unchanged, in Python.
+
+    `unchanged` uses it if the function in C is not available. It is several times
+    slower.
+    """
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
 
     def same() -> bool:

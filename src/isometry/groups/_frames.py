@@ -80,7 +80,10 @@ class AbstractFrame(ABC):
         vectors: Vectors,
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """The point reached from `Q` along `scale * V`, and `vectors` moved there."""
+        """The point reached from `Q` along `scale * V`, and `vectors` moved there.
+
+        The tensors in `vectors` may be overwritten. One of them may be `V` itself.
+        """
 
     def reals(self, X: Tensor) -> Tensor:
         """A tangent matrix as a real array."""
@@ -271,7 +274,7 @@ class TallFrame(AbstractFrame):
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
         """Move `Q` by the retraction, and transport `vectors` in place."""
-        # `scale` may not have the dtype of the weight, for instance if `lr` is a tensor
+        # If `lr` is a tensor, the dtype of `scale` can differ from the weight's dtype
         s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
         P, along_V = self._move(Q, V, s, retraction)
         for F in vectors.values():

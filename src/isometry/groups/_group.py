@@ -185,7 +185,7 @@ class AbstractGroup(AbstractManifold):
         return self.inner(Q, bracket, bracket) / (4 * self._area(Q, X, Y))
 
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
-        r"""$\pi - \lVert Q^H E \rVert_2$."""
+        r"""$\pi$ minus the largest angle of the skew matrix $Q^H E$."""
         return math.pi - spectral_norm(Q.mH @ E)
 
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:

@@ -53,12 +53,12 @@ class AbstractTask(ABC):
             values of this metric must be better. If None, reports compare the main
             metric.
         metric_is_loss: whether the metric that reports compare is the loss under
-            another name, such as "mse". Reports then compare it with the baseline,
-            which they otherwise do only if they compare "loss".
+            another name, such as "mse". The baseline is a loss, so reports compare a
+            metric with it only if this is True or the metric is "loss".
         headings: headings of additional columns in reports, keyed by the name of the
-            metric or final score in the column. An entry for the compared metric adds
-            no column. Instead, if the report has any additional columns, the text of
-            this entry is appended to the heading "Test ... at best validation".
+            metric or final score in the column. The compared metric already has a
+            column, "Test ... at best validation". An entry for it only appends its text
+            to that heading, and only if the report has additional columns.
         neutral: options that change neither the task nor its results, such as the
             folder of the data.
         selecting: options that only affect how the reported number is selected. A run

@@ -35,7 +35,8 @@ def derivatives(case: Case) -> None:
     _check(wide, "log", table["log"], Q, Q)
     _distance_to_itself(wide)
     if isinstance(M, AbstractGroup):
-        # beyond a half turn, where the logarithm need not be the principal logarithm
+        # Here P is more than a half turn from Q. At such points, the logarithm of a
+        # group such as SU(n) can differ from the principal logarithm.
         _check(wide, "log", table["log"], Q, M.exp(Q, wide.tangent(Q, angle=4.0)))
 
 

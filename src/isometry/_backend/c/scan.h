@@ -15,7 +15,8 @@ typedef struct {
      * else NULL */
     REAL *moduli;
     const long *starts, *sizes;
-    /* `length` is the number of time steps */
+    /* the number of time steps, the numbers in a state, the nonlinearity (one of
+     * ISOMETRY_TANH and so on), and the number of threads */
     long length, n, sigma, threads;
     /* for smooth modReLU */
     double epsilon;

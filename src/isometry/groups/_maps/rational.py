@@ -57,9 +57,9 @@ class AbstractRational(AbstractRetraction):
     def _columns(self, M: Tensor, count: int) -> Tensor:
         """The first columns of r_m(M), factor by factor.
 
-        A single quotient of two polynomials would have terms of all sizes up to M^m. In
-        float32, at norm 100 and from degree 5 on, hardly a digit would be correct if
-        the X_perp of `tall` is singular.
+        A single quotient of two polynomials would lose digits, because its terms range
+        in size up to M^m. In float32, at norm 100 and from degree 5 on, hardly a digit
+        would be left if X_perp is singular; see `tall` for X_perp.
         """
         eye = identity(M)
         M2 = M @ M if self.degree > 1 else torch.zeros_like(M)
