@@ -34,7 +34,8 @@ def main(out: Path) -> int:
         out: folder of the runs and the report. An earlier demo there is removed.
 
     Returns:
-        0 if ExpRNN is below half of the baseline and the LSTM is not, else 1.
+        0 if ExpRNN is below half of the baseline and the LSTM is not, else 1. Also 1 if
+        training is interrupted.
     """
     from isometry.lab import train, write_report
     from isometry.lab._process import keep_freed_memory
@@ -50,6 +51,9 @@ def main(out: Path) -> int:
         outcome = train(config, out / name)
         runs.append(out / name)
         summary = outcome.summary
+        if "test" not in summary["final"]:
+            sys.stderr.write(f"{name}: {summary['status']}. Run the demo again.\n")
+            return 1
         loss, baseline = summary["final"]["test"]["loss"], summary["baseline"]
         right.append((loss < 0.5 * baseline) == (name == "exprnn"))
         lines.append(
