@@ -1,4 +1,4 @@
-"""Definitions of success and failure, fixed before the runs were made.
+"""Definitions of success and failure, fixed before the first run had ended.
 
 *Solved*: the validation loss is below 1 % of the baseline and stays there for 200
 steps. A run may stop then. *Spike*: a training loss that is more than twice the median
