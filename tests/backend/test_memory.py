@@ -228,6 +228,34 @@ def test_recycled_memory_is_what_nobody_holds():
     assert recycled(shape, like).data_ptr() == address
 
 
+def test_temporary_tensors_share_the_largest_memory():
+    """A temporary tensor takes larger memory, or replaces all smaller memory."""
+    like = torch.zeros(())
+    lasting = recycled((2, 2**18), like)
+    recycled((3, 2**18), like)
+    recycled((4, 2**18), like, temporary=True)
+    # the memory in use stays, the free one goes
+    assert [len(piece) >> 20 for piece in kept_pieces()] == [2, 4]
+    address = recycled((3, 2**18), like, temporary=True).data_ptr()
+    assert [len(piece) >> 20 for piece in kept_pieces()] == [2, 4]
+    assert address != lasting.data_ptr()
+    # a tensor that may live long never blocks more memory than it needs
+    recycled((3, 2**18), like)
+    assert [len(piece) >> 20 for piece in kept_pieces()] == [2, 4, 3]
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_an_evaluation_and_its_gradient_share_their_memory(batch: int, rng):
+    """The factors of the evaluation lie in the memory of the larger gradients."""
+    n = 384 if batch == 1 else 96
+    A = random_skew(n, norm=1.0, dtype=torch.float32, rng=rng, batch=(batch,))
+    A.requires_grad_()
+    for _ in range(2):
+        torch.autograd.grad(expm_skew(A), A, torch.ones_like(A))
+    # the slots, and one block for everything that only a call needs
+    assert len(kept_pieces()) == 2
+
+
 def test_recycled_memory_is_as_new():
     """Recycled memory has no version, history or mode of its last tensor."""
     like = torch.zeros(())

@@ -12,6 +12,7 @@ memory on accelerators, but not on the CPU.
 
 `recycled` returns an uninitialized tensor and, unless it is small or huge, remembers
 its storage. Once nothing else refers to the storage, a later call may use it again.
+Tensors that are needed only during one call share storages of any sufficient size.
 
 All threads share one list of storages. A call removes the list from the pool while it
 searches, so that no other call can find the same free storage. The other call may come
@@ -161,12 +162,19 @@ def _has_memory(like: Tensor) -> bool:
     return like.device.type == "cpu" and type(like) in PLAIN and not dispatch_modes()
 
 
-def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
+def recycled(shape: Sequence[int], like: Tensor, *, temporary: bool = False) -> Tensor:
     """An uninitialized tensor, if possible in the memory of an earlier tensor.
 
-    Memory is reused only if its size is equal and nothing refers to it any more. So a
+    Memory is reused only if nothing refers to it any more, and its size is equal. So a
     graph may hold the tensor for any length of time. A training step with the same
     sizes as the step before gets the same pages again.
+
+    Args:
+        shape: shape of the new tensor.
+        like: gives the dtype and the device.
+        temporary: whether the tensor is dropped before the caller returns. Then larger
+            memory will do, too. If there is none, the new memory replaces all smaller
+            memory that is free.
     """
     size = math.prod(shape) * like.element_size()
     if not _SMALLEST <= size <= _MOST_BYTES or not _has_memory(like):
@@ -174,10 +182,15 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     storages = _take_storages()
     try:
         for i in range(len(storages)):
-            if len(storages[i]) == size and _is_free(storages, i):
+            length = len(storages[i])
+            fits = length >= size if temporary else length == size
+            if fits and _is_free(storages, i):
                 storages.append(storages.pop(i))
                 tensor: Any = like.new_empty(0)
                 return tensor.set_(storages[-1], 0, tuple(shape))
+        for i in reversed(range(len(storages))):
+            if temporary and len(storages[i]) < size and _is_free(storages, i):
+                del storages[i]
         fresh = like.new_empty(shape)
         storages.append(fresh.untyped_storage())
         return fresh

@@ -142,7 +142,7 @@ class NativeBackend(AbstractBackend):
         n, w = W.shape[-1], self._slots(W, table)
         Q = W.new_empty(W.shape[1:])
         # memory for the two factors L and R of a `Stage`
-        scratch = recycled((2, n, n), Q)
+        scratch = recycled((2, n, n), Q, temporary=True)
         outputs = (Q.data_ptr(), scratch.data_ptr())
         self._c.evaluate(self.gemm, w, *outputs, table.numbers, *table.counts, n)
         return Q
@@ -166,7 +166,7 @@ class NativeBackend(AbstractBackend):
         Gt = G.mT.contiguous()
         g, X = self._pointer("G", Gt, n * n), torch.empty_like(Gt)
         # memory for L, R, the gradient of L and one gradient for each slot
-        scratch = recycled((3 + table.slots, n, n), X)
+        scratch = recycled((3 + table.slots, n, n), X, temporary=True)
         outputs, counts = (X.data_ptr(), scratch.data_ptr()), table.counts
         options = (table.numbers, *counts, from_coordinates, n)
         self._c.pull_back(self.gemm, w, g, *outputs, *options)

@@ -111,7 +111,7 @@ class TorchBackend(AbstractBackend):
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         Q = W.new_empty(W.shape[1:])
-        factors = recycled((2, *Q.shape), Q)
+        factors = recycled((2, *Q.shape), Q, temporary=True)
         L, R = factors.unbind()
         slots, both = _flat(W), _flat(factors)
         stages = zip(polynomial.stages, rows, strict=True)
@@ -146,7 +146,7 @@ class TorchBackend(AbstractBackend):
         # all slots.
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         values = _flat(W)
-        scratch = recycled((4 + polynomial.slots, *W.shape[1:]), W)
+        scratch = recycled((4 + polynomial.slots, *W.shape[1:]), W, temporary=True)
         L, gR, gL, gF = scratch[:4].unbind()
         slot_gradients, flat = scratch[4:], _flat(scratch)
         factor_gradients, sums = flat[1:4], flat[4:]
