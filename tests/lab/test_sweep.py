@@ -1,14 +1,17 @@
 """Sweeps: which runs are made, in this process and in others, and what is printed."""
 
 import json
+import math
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +19,7 @@ from isometry.lab import write_report
 from isometry.lab._cli import main
 from isometry.lab._report.runs import read_run
 from isometry.lab._sweep import engine, local
-from isometry.lab._sweep.engine import Engine
+from isometry.lab._sweep.engine import Engine, Workers, run_all
 from isometry.lab._sweep.plan import SweepRun, expand, write_plan
 from isometry.lab._sweep.view import View, log_of, work
 from tests.lab.fake_runs import fake_run
@@ -37,14 +40,12 @@ def worked(monkeypatch, no_report):
     """Make runs in this process; the list tells which ones."""
     run_names: list[str] = []
 
-    def run(runs: list[SweepRun], out: Path, view: View, **_: Any) -> dict[str, str]:
+    def run(runs: list[SweepRun], _: Workers, view: View, **_options: Any) -> None:
         run_names[:] = names(runs)
-        failed = {run.name: work(out / run.name, run.config) for run in runs}
-        for name, message in failed.items():
-            view.end(name, message)
-        return {name: message for name, message in failed.items() if message}
+        for run in runs:
+            view.end(run.name, work(view.out / run.name, run.config))
 
-    monkeypatch.setattr(local, "run_all", run)
+    monkeypatch.setattr(engine, "run_all", run)
     return run_names
 
 
@@ -140,13 +141,13 @@ def test_a_long_message_does_not_keep_a_child_alive(tmp_path, monkeypatch):
 def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatch):
     line = ["sweep", "copying", *words(seed=1), "--out", str(tmp_path)]
     codes = []
-    run = local.run_all
+    run = engine.run_all
 
-    def meanwhile(*args: Any, **options: Any) -> dict[str, str]:
+    def meanwhile(*args: Any, **options: Any) -> None:
         codes.append(main(line))
-        return run(*args, **options)
+        run(*args, **options)
 
-    monkeypatch.setattr(local, "run_all", meanwhile)
+    monkeypatch.setattr(engine, "run_all", meanwhile)
     assert main(line) == 0
     assert codes == [2]
     assert "is being written by another process" in capsys.readouterr().err
@@ -160,6 +161,58 @@ def test_as_many_runs_as_there_are_cores_for(monkeypatch):
     assert Engine().at_a_time([one, three]) == 2
     assert Engine(jobs=5).at_a_time([one]) == 5
     assert Engine().at_a_time(expand("copying", {"device": "cuda"})) == 1
+
+
+class FakeWorkers:
+    """Workers that end one run at each look, or never; they note what they are told."""
+
+    def __init__(self, *, deaf: bool = False) -> None:
+        self.running: dict[Any, Any] = {}
+        self.deaf, self.largest = deaf, 0
+        self.words: list[str] = []
+
+    def begin(self, folder: Path, config: object) -> None:
+        self.running[folder.name] = config
+        self.largest = max(self.largest, len(self.running))
+
+    def stop(self, *, kill: bool = False) -> None:
+        self.words.append("kill" if kill else "stop")
+        self.deaf = self.deaf and not kill
+
+    def ended(self) -> Iterator[tuple[str, str]]:
+        if not self.deaf:
+            name, _ = self.running.popitem()
+            yield name, ""
+
+    def close(self) -> None:
+        self.words.append("close")
+
+
+def looped(workers: FakeWorkers, out: Path, seconds: float = math.inf) -> int:
+    """Train six runs by such workers, two at a time; the number that have begun."""
+    runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5, 6]})
+    view = View(out, names(runs), total=6, stream=StringIO())
+    run_all(runs, cast("Workers", workers), view, jobs=2, seconds=seconds)
+    return 6 - len(view.waiting)
+
+
+def test_no_more_runs_than_jobs_at_a_time(tmp_path):
+    """Every engine has at most `jobs` runs at a time; with Ray it had them all."""
+    workers = FakeWorkers()
+    assert looped(workers, tmp_path) == 6
+    assert (workers.largest, workers.words) == (2, ["close"])
+
+
+def test_a_budget_stops_every_engine(tmp_path, monkeypatch):
+    """After the budget no run begins; what does not stop in `GRACE` seconds is killed.
+
+    A budget used to be refused with Ray.
+    """
+    assert looped(FakeWorkers(), tmp_path, 0.0) == 0
+    workers = FakeWorkers(deaf=True)
+    monkeypatch.setattr(engine, "GRACE", -1.0)
+    assert looped(workers, tmp_path, 0.5) == 2
+    assert list(dict.fromkeys(workers.words)) == ["stop", "kill", "close"]
 
 
 def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):

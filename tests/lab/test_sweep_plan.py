@@ -135,10 +135,6 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
         ([], "`task` must be one of copying"),
         (["copying", "--jobs", "0"], "`--jobs` must be at least 1; got 0"),
         (["copying", "--address", "x:1"], "`--address` must come with `--engine ray`"),
-        (
-            ["copying", "--engine", "ray", "--address", "x:1", "--jobs", "2"],
-            "`--jobs` must be left out with `--address`",
-        ),
         (["copying", "--out", "{file}"], "File exists"),
         (["--resume", "{out}"], "must be the folder of a sweep; it has no sweep.json"),
         (

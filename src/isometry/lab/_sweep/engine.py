@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,11 +11,16 @@ from pathlib import Path
 from typing import Literal
 
 from isometry.lab._files import ENDED, divergence, locked
+from isometry.lab._process import Signals
 from isometry.lab._report.experiments import experiments
-from isometry.lab._report.runs import read_run
+from isometry.lab._report.runs import Run, read_run
 from isometry.lab._report.table import results
+from isometry.lab._sweep.local import Processes
 from isometry.lab._sweep.plan import SweepRun, read_plan, with_known_names, write_plan
-from isometry.lab._sweep.view import View
+from isometry.lab._sweep.ray import Tasks
+from isometry.lab._sweep.view import GRACE, View
+
+Workers = Processes | Tasks
 
 
 @dataclass(frozen=True)
@@ -25,8 +31,8 @@ class Engine:
         engine: train in processes on this machine, or as Ray tasks
         address: address of a Ray cluster, as HOST:PORT; by default the environment
             variable RAY_ADDRESS or, if that is not set, this machine
-        jobs: number of runs at a time; by default as many as the cores allow, but one
-            on a GPU and one for `isometry reproduce`
+        jobs: number of runs at a time; by default as many as the cores or the cluster
+            allow, but one on this machine's GPU and one for `isometry reproduce`
         budget: stop after this many hours; the same command resumes every run
     """
 
@@ -41,12 +47,6 @@ class Engine:
                 f"`budget` must be a positive number of hours; got {self.budget}. "
                 f"Leave it out to run to the end."
             )
-        if self.budget is not None and self.engine != "local":
-            raise ValueError(
-                f"`budget` must come with `--engine local`; got {self.budget} with "
-                f"{self.engine!r}. Leave it out, and stop the command when you like: "
-                f"the same command resumes every run."
-            )
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(
                 f"`jobs` must be at least 1; got {self.jobs}. Leave it out to use all "
@@ -56,11 +56,6 @@ class Engine:
             raise ValueError(
                 f"`address` must come with `--engine ray`; got {self.address!r} "
                 f"without it. Leave the address out, or add `--engine ray`."
-            )
-        if self.address is not None and self.jobs is not None:
-            raise ValueError(
-                f"`jobs` must be left out with `--address`, since the cluster decides "
-                f"how many runs it trains at a time; got {self.jobs}."
             )
 
     def at_a_time(self, runs: Sequence[SweepRun]) -> int:
@@ -107,15 +102,14 @@ def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]
         runs = with_known_names(out, runs)
         write_plan(out, runs)
         failed = carry_out(runs, out, engine)
-        verdicts = {r.name: _verdict(out / r.name, failed.get(r.name)) for r in runs}
         # the plan also has the runs of earlier commands in this folder
-        folders = [
-            out / run.name for run in read_plan(out) if (out / run.name).exists()
-        ]
-        if folders:
-            page = write_report(folders, out / "report")
+        folders = [out / run.name for run in read_plan(out)]
+        begun = {path.name: read_run(path) for path in folders if path.exists()}
+        if begun:
+            page = write_report([run.path for run in begun.values()], out / "report")
             sys.stderr.write(f"report {page}\n")
-            sys.stdout.write(results(experiments(map(read_run, folders))))
+            sys.stdout.write(results(experiments(begun.values())))
+    verdicts = {r.name: _verdict(begun.get(r.name), failed.get(r.name)) for r in runs}
     bad = {name: verdict for name, verdict in verdicts.items() if verdict}
     sys.stderr.write(f"{len(runs) - len(bad)} of {len(runs)} runs are done.\n")
     return bad
@@ -130,7 +124,7 @@ def cores() -> int:
 
 def threads(runs: Sequence[SweepRun]) -> int:
     """The largest number of threads that any of the runs uses."""
-    return max((run.config.training.threads or 1 for run in runs), default=1)
+    return max(run.config.training.threads or 1 for run in runs)
 
 
 def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
@@ -152,42 +146,78 @@ def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, 
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
             `GRACE` seconds, was killed.
     """
-    statuses = [_status(out / run.name) for run in runs]
-    pairs = zip(runs, statuses, strict=True)
-    missing = [run for run, status in pairs if status not in (*ENDED, "diverged")]
+    folders = [out / run.name for run in runs]
+    statuses = {f.name: read_run(f).status for f in folders if f.exists()}
+    skipped = (*ENDED, "diverged")
+    missing = [run for run in runs if statuses.get(run.name) not in skipped]
     if not missing:
         return {}
-    done = sum(status in ENDED for status in statuses)
-    names = [run.name for run in missing]
-    jobs = engine.at_a_time(missing)
+    names, jobs = [run.name for run in missing], engine.at_a_time(missing)
+    done = sum(status in ENDED for status in statuses.values())
     with closing(View(out, names, total=len(runs), done=done)) as view:
+        workers: Workers = Processes()
         if engine.engine == "ray":
-            from isometry.lab._sweep import ray
-
-            cpus = jobs * threads(missing)
-            return ray.run_all(missing, out, view, address=engine.address, cpus=cpus)
-        from isometry.lab._sweep import local
-
+            workers = Tasks(engine.address, cpus=jobs * threads(missing))
+            # a cluster has as many runs at a time as it has resources for
+            jobs = engine.jobs or math.inf
         seconds = math.inf if engine.budget is None else 3600 * engine.budget
-        return local.run_all(missing, out, view, jobs=jobs, seconds=seconds)
+        run_all(missing, workers, view, jobs=jobs, seconds=seconds)
+    return view.failed
 
 
-def _status(folder: Path) -> str:
-    """The status of a run, which is "missing" if the run has no folder yet."""
-    return read_run(folder).status if folder.exists() else "missing"
+def run_all(
+    runs: Sequence[SweepRun],
+    workers: Workers,
+    view: View,
+    *,
+    jobs: float,
+    seconds: float,
+) -> None:
+    """Train runs, `jobs` at a time, until all have ended or the time is up.
+
+    Args:
+        runs: the runs, in order.
+        workers: the processes or tasks that train the runs.
+        view: shows the progress of the runs, and remembers which ones failed.
+        jobs: number of runs at a time.
+        seconds: time after which every run writes a checkpoint and stops.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
+            `GRACE` seconds, was killed.
+    """
+    waiting = list(runs)
+    kill_at, stop_at = math.inf, time.monotonic() + seconds
+    with Signals() as signals, closing(workers):
+        while True:
+            stop = signals.received or time.monotonic() >= stop_at
+            if not workers.running and (stop or not waiting):
+                break
+            while waiting and len(workers.running) < jobs and not stop:
+                run = waiting.pop(0)
+                workers.begin(view.out / run.name, run.config)
+            if stop and kill_at == math.inf:
+                kill_at = time.monotonic() + GRACE
+                workers.stop()
+            if time.monotonic() > kill_at:
+                workers.stop(kill=True)
+            for name, message in workers.ended():
+                view.end(name, message)
+            view.refresh()
+    if signals.received:
+        raise KeyboardInterrupt
 
 
-def _verdict(folder: Path, failure: str | None) -> str:
+def _verdict(run: Run | None, failure: str | None) -> str:
     """Why a run is not done; empty if it is done.
 
     Args:
-        folder: folder of the run, which need not exist.
+        run: the run; None if it has no folder yet.
         failure: the reason that `carry_out` returned; None if the run did not fail.
     """
-    status = _status(folder)
-    if status in ENDED:
+    if run and run.status in ENDED:
         return ""
-    if status == "diverged":
-        steps = read_run(folder).steps
-        return f"{divergence(folder, steps)}; sweep over smaller values of `--lr`."
+    if run and run.status == "diverged":
+        reason = divergence(run.path, run.steps)
+        return f"{reason}; sweep over smaller values of `--lr`."
     return failure or "interrupted. The same command resumes it."

@@ -1,21 +1,17 @@
 """Trains each run in a process of its own, so that a crash affects only one run."""
 
 import contextlib
-import math
 import multiprocessing
 import os
 import signal
 import threading
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from multiprocessing import connection, resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from isometry.lab._process import Signals
-from isometry.lab._sweep.plan import SweepRun
-from isometry.lab._sweep.view import GRACE, PAUSE, View, log_of, work
+from isometry.lab._sweep.view import GRACE, PAUSE, log_of, work
 from isometry.lab._train.config import Config
 
 # Messages from a child are cut to this many characters; the run's log has the whole
@@ -24,8 +20,7 @@ from isometry.lab._train.config import Config
 _LONGEST_MESSAGE = 4096
 
 
-@dataclass(frozen=True)
-class _Child:
+class _Child(NamedTuple):
     """A run in its own process.
 
     When the run ends, the process sends a string, which can be read from `receiver`: an
@@ -37,70 +32,53 @@ class _Child:
     receiver: connection.Connection
 
 
-def run_all(
-    runs: Sequence[SweepRun],
-    out: Path,
-    view: View,
-    *,
-    jobs: int,
-    seconds: float = math.inf,
-) -> dict[str, str]:
-    """Train runs, `jobs` at a time, until all have ended or the time is up.
+class Processes:
+    """Trains runs in processes of this machine.
 
-    Args:
-        runs: the runs, in order.
-        out: folder of the sweep.
-        view: shows the progress of the runs.
-        jobs: number of processes at a time.
-        seconds: time after which every run writes a checkpoint and stops.
-
-    Returns:
-        For each run that failed, the reason, keyed by the run's name.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
-            `GRACE` seconds, was killed.
+    Attributes:
+        running: the processes that have not ended, keyed by their sentinels.
     """
-    waiting, children, failed = list(runs), dict[int, _Child](), dict[str, str]()
-    kill_at, stop_at = math.inf, time.monotonic() + seconds
-    with Signals() as signals, _ended(children):
-        while True:
-            stop = signals.received or time.monotonic() >= stop_at
-            if not children and (stop or not waiting):
-                break
-            while waiting and len(children) < jobs and not stop:
-                child = _begin(waiting.pop(0), out)
-                children[child.process.sentinel] = child
-            if stop and kill_at == math.inf:
-                kill_at = time.monotonic() + GRACE
-                _terminate(children.values())
-            if time.monotonic() > kill_at:
-                _kill(children.values())
-            for sentinel in connection.wait(list(children), PAUSE):
-                assert isinstance(sentinel, int)
-                child = children.pop(sentinel)
-                if message := _message(child):
-                    failed[child.folder.name] = message
-                view.end(child.folder.name, message)
-            view.refresh()
-    if signals.received:
-        raise KeyboardInterrupt
-    return failed
 
+    def __init__(self) -> None:
+        self.running: dict[Any, _Child] = {}
 
-def _begin(run: SweepRun, out: Path) -> _Child:
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    folder = out / run.name
-    process = context.Process(
-        target=_child, args=(folder, run.config, sender), name=run.name
-    )
-    with _without_ctrl_c():
-        process.start()
-    # Close this process's copy of the sender, so that only the child has a copy. If the
-    # child dies, `_message` then gets an `EOFError` instead of waiting forever.
-    sender.close()
-    return _Child(folder, process, receiver)
+    def begin(self, folder: Path, config: Config) -> None:
+        """Start or resume a run in a new process."""
+        context = multiprocessing.get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        arguments = (folder, config, sender)
+        process = context.Process(target=_child, args=arguments, name=folder.name)
+        with _without_ctrl_c():
+            process.start()
+        # Close this process's copy of the sender, so that only the child has a copy. If
+        # the child dies, `_message` then gets an `EOFError` instead of waiting forever.
+        sender.close()
+        self.running[process.sentinel] = _Child(folder, process, receiver)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Tell all runs to write a checkpoint and stop, or kill them.
+
+        Killed runs can still be resumed from their last checkpoints.
+        """
+        # A child may get SIGTERM twice, from `run_all` and from `close`, which does no
+        # harm. A run that is training only records the signal, and stops after its
+        # step. Before and after training, the signal ends the process at once, and the
+        # run can still be resumed.
+        for child in self.running.values():
+            child.process.kill() if kill else child.process.terminate()
+
+    def ended(self) -> Iterator[tuple[str, str]]:
+        """Wait a moment for runs to end; yields their names and why they failed."""
+        for sentinel in connection.wait(list(self.running), PAUSE):
+            child = self.running.pop(sentinel)
+            yield child.folder.name, _message(child)
+
+    def close(self) -> None:
+        """Stop all processes that are still running, for example after an exception."""
+        self.stop()
+        for child in self.running.values():
+            child.process.join(GRACE)
+        self.stop(kill=True)
 
 
 def _child(folder: Path, config: Config, sender: connection.Connection) -> None:
@@ -136,34 +114,6 @@ def _message(child: _Child) -> str:
     if code == -signal.SIGKILL:
         how += f", perhaps because memory ran out or it did not stop in {GRACE:.0f} s"
     return f"its process {how}. See {log_of(child.folder)}."
-
-
-def _terminate(children: Iterable[_Child]) -> None:
-    # A child may get SIGTERM twice, from `run_all` and from `_ended`, which does no
-    # harm. A run that is training only records the signal, and stops after its step.
-    # Before and after training, the signal ends the process at once, and the run can
-    # still be resumed.
-    for child in children:
-        child.process.terminate()
-
-
-def _kill(children: Iterable[_Child]) -> None:
-    # killed runs can still be resumed from their last checkpoints
-    for child in children:
-        child.process.kill()
-
-
-@contextlib.contextmanager
-def _ended(children: dict[int, _Child]) -> Iterator[None]:
-    """Stop all child processes at the end of the block, even after an exception."""
-    try:
-        yield
-    finally:
-        left = list(children.values())
-        _terminate(left)
-        for child in left:
-            child.process.join(GRACE)
-        _kill(left)
 
 
 @contextlib.contextmanager

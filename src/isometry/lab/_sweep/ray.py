@@ -1,74 +1,78 @@
 """Trains runs as Ray tasks, on this machine or on a cluster with a shared disk."""
 
-import contextlib
 import logging
-import math
 import os
 import socket
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from isometry.lab._files import RunError
-from isometry.lab._process import Signals
-from isometry.lab._sweep.plan import SweepRun
-from isometry.lab._sweep.view import GRACE, PAUSE, View, log_of, work
+from isometry.lab._sweep.view import PAUSE, log_of, work
 from isometry.lab._train.config import Config
 
 # maximum number of times that a run is resumed after its worker has died
 RETRIES = 3
 
 
-def run_all(
-    runs: Sequence[SweepRun], out: Path, view: View, *, address: str | None, cpus: int
-) -> dict[str, str]:
-    """Train all runs, as many at a time as the cluster has resources for.
+class Tasks:
+    """Trains runs as tasks of a Ray cluster.
 
-    The function returns when all runs have ended. If a worker dies, another worker
-    resumes its run from the last checkpoint, up to `RETRIES` times.
+    If a worker dies, another worker resumes its run from the last checkpoint, up to
+    `RETRIES` times.
 
     Args:
-        runs: the runs, in order.
-        out: folder of the sweep, which all machines share.
-        view: shows the progress of the runs.
         address: address of a cluster; if None, the environment variable RAY_ADDRESS.
-            If neither is set, Ray runs on this machine alone.
+            If neither is set, Ray runs on this machine until `close` is called.
         cpus: number of cores to use on this machine, if there is no cluster.
 
-    Returns:
-        For each run that failed, the reason, keyed by the run's name.
+    Attributes:
+        running: the folders of the runs that have not ended, keyed by their tasks.
 
     Raises:
         RunError: if Ray is not installed, or the cluster cannot be reached.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
-            `GRACE` seconds, was killed.
     """
-    with _cluster(address, cpus) as ray, Signals() as signals:
+
+    def __init__(self, address: str | None, *, cpus: int) -> None:
+        self.ray = _connected(address, cpus)
+        self.running: dict[Any, Path] = {}
+
+    def begin(self, folder: Path, config: Config) -> None:
+        """Start or resume a run as soon as the cluster has the resources for it."""
+        task = self.ray.remote(max_retries=RETRIES, **resources(config))(work)
         # make the path absolute, since a worker has a different working directory
-        out = out.absolute()
-        tasks = {_submit(ray, run, out): out / run.name for run in runs}
-        failed: dict[str, str] = {}
-        kill_at = math.inf
-        while tasks:
-            if signals.received and kill_at == math.inf:
-                kill_at = time.monotonic() + GRACE
-                # a worker treats a cancellation like Ctrl-C, and writes a checkpoint
-                for task in tasks:
-                    ray.cancel(task)
-            if time.monotonic() > kill_at:
-                for task in tasks:
-                    ray.cancel(task, force=True)
-            ended, _ = ray.wait(list(tasks), timeout=PAUSE)
-            for task in ended:
-                folder = tasks.pop(task)
-                if message := _message(ray, task, folder):
-                    failed[folder.name] = message
-                view.end(folder.name, message)
-            view.refresh()
-    if signals.received:
-        raise KeyboardInterrupt
-    return failed
+        started = task.options(name=folder.name).remote(folder.absolute(), config)
+        self.running[started] = folder
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Tell all runs to write a checkpoint and stop, or kill them.
+
+        Killed runs can still be resumed from their last checkpoints.
+        """
+        # without `force`, a worker treats a cancellation like Ctrl-C
+        for task in self.running:
+            self.ray.cancel(task, force=kill)
+
+    def ended(self) -> Iterator[tuple[str, str]]:
+        """Wait a moment for runs to end; yields their names and why they failed."""
+        for task in self.ray.wait(list(self.running), timeout=PAUSE)[0]:
+            folder = self.running.pop(task)
+            yield folder.name, self._message(task, folder)
+
+    def _message(self, task: Any, folder: Path) -> str:
+        try:
+            return self.ray.get(task)
+        except self.ray.exceptions.TaskCancelledError:
+            return ""
+        except self.ray.exceptions.RayError as error:
+            return (
+                f"{type(error).__name__} after {RETRIES} retries. Perhaps memory ran "
+                f"out; see {log_of(folder)}."
+            )
+
+    def close(self) -> None:
+        """Leave the cluster, or stop Ray on this machine."""
+        self.ray.shutdown()
 
 
 def resources(config: Config) -> dict[str, float]:
@@ -85,26 +89,8 @@ def resources(config: Config) -> dict[str, float]:
     return {"num_cpus": float(training.threads or 1), "num_gpus": cards}
 
 
-def _submit(ray: Any, run: SweepRun, out: Path) -> Any:
-    task = ray.remote(max_retries=RETRIES, **resources(run.config))(work)
-    return task.options(name=run.name).remote(out / run.name, run.config)
-
-
-def _message(ray: Any, task: Any, folder: Path) -> str:
-    try:
-        return ray.get(task)
-    except ray.exceptions.TaskCancelledError:
-        return ""
-    except ray.exceptions.RayError as error:
-        return (
-            f"{type(error).__name__} after {RETRIES} retries. Perhaps memory ran out; "
-            f"see {log_of(folder)}."
-        )
-
-
-@contextlib.contextmanager
-def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
-    """Connect to a Ray cluster, or run Ray on this machine until the block ends."""
+def _connected(address: str | None, cpus: int) -> Any:
+    """Connect to a Ray cluster, or start Ray on this machine; returns its module."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -125,10 +111,7 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
             f"`--address` must be the address of a Ray cluster; got {address!r}: "
             f"{error}. Leave it out to use this machine alone."
         ) from error
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    return ray
 
 
 def _check_reachable(address: str) -> None:

@@ -25,9 +25,9 @@ PAUSE = 0.2
 # seconds between two updates of the view, on a terminal and elsewhere
 _LIVE, _PLAIN = 0.5, 60.0
 
-# To find the last record of a metrics file, this many bytes at its end are read first.
-# They contain the last whole line, unless a task has hundreds of metrics.
-_TAIL = 4096
+# To find the last record of a metrics file, this many bytes at its end are read. They
+# contain the last whole line, even if a task has thousands of metrics.
+_TAIL = 1 << 18
 
 
 class View:
@@ -39,6 +39,9 @@ class View:
         total: number of runs in the sweep.
         done: number of runs that are already done.
         stream: where to write; standard error if None.
+
+    Attributes:
+        failed: for each run that failed or diverged, the reason, keyed by its name.
     """
 
     def __init__(
@@ -50,25 +53,23 @@ class View:
         done: int = 0,
         stream: TextIO | None = None,
     ) -> None:
-        self.out, self.total = out, total
-        self.waiting, self.running = list(names), list[str]()
-        self.done, self.failed = done, 0
+        self.out, self.total, self.done = out, total, done
+        self.running, self.failed = list[str](), dict[str, str]()
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.height, self.shown = 0, time.monotonic()
         # The logs may hold the output of earlier attempts. A run has begun, on this
         # machine or on another, when its log is larger than the size stored here.
-        self.initial_sizes = {name: self._log_size(name) for name in self.waiting}
+        self.waiting = {name: self._log_size(name) for name in names}
 
     def refresh(self) -> None:
         """Find the runs that have begun, and update the view if an update is due."""
-        sizes = self.initial_sizes
-        begun = [name for name in self.waiting if self._log_size(name) > sizes[name]]
-        for name in begun:
-            self.waiting.remove(name)
-            self.running.append(name)
-            if not self.live:
-                self._write([f"{name} begins"])
+        for name, size in list(self.waiting.items()):
+            if self._log_size(name) > size:
+                del self.waiting[name]
+                self.running.append(name)
+                if not self.live:
+                    self._write([f"{name} begins"])
         if time.monotonic() - self.shown > (_LIVE if self.live else _PLAIN):
             self.shown = time.monotonic()
             self._show()
@@ -80,13 +81,13 @@ class View:
             name: name of the run.
             message: why the run failed; empty if it did not.
         """
-        for group in (self.waiting, self.running):
-            if name in group:
-                group.remove(name)
+        if self.waiting.pop(name, None) is None:
+            self.running.remove(name)
         summary = read_json(self.out / name / SUMMARY)
         # a run that was told to stop before its training began has no summary
         status = summary.get("status", "stopped")
-        self.failed += bool(message) or status == "diverged"
+        if message or status == "diverged":
+            self.failed[name] = message or status
         self.done += status in ENDED
         text = f"{name} {'failed' if message else status}"
         if summary and not message:
@@ -114,7 +115,7 @@ class View:
     def _counts(self) -> str:
         parts = [f"{self.done} of {self.total} done", f"{len(self.running)} running"]
         if self.failed:
-            parts.append(f"{self.failed} failed")
+            parts.append(f"{len(self.failed)} failed")
         return ", ".join(parts)
 
     def _line(self, name: str) -> str:
@@ -149,17 +150,14 @@ def _last_record(path: Path) -> dict[str, Any]:
     """The last complete record in a metrics file; empty if there is none."""
     if not path.exists():
         return {}
-    size, tail = path.stat().st_size, _TAIL
     with path.open("rb") as file:
-        while True:
-            file.seek(max(0, size - tail))
-            # Drop the last line, which may still be incomplete. Also drop the first
-            # line, which may lack its beginning, unless the whole file was read.
-            *lines, _ = file.read().split(b"\n")
-            lines = lines if tail >= size else lines[1:]
-            if lines or tail >= size:
-                return json.loads(lines[-1]) if lines else {}
-            tail *= 8
+        file.seek(max(0, path.stat().st_size - _TAIL))
+        # leave out the last line, which may still be incomplete
+        lines, _, _ = file.read().rpartition(b"\n")
+    # if the record is longer than `_TAIL`, its beginning is missing
+    with contextlib.suppress(ValueError):
+        return json.loads(lines.rpartition(b"\n")[2])
+    return {}
 
 
 def work(folder: Path, config: Config) -> str:
