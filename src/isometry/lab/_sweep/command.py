@@ -4,7 +4,7 @@ import argparse
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from isometry.lab._train.command import add_tasks, add_trust, read_file
 
 # plural names of options that often have several values; the singular works as well
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
+
+# help of the option `--dry-run`
+DRY_RUN = "print the commands without running them"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,53 +47,41 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 0; 1 if a run failed, diverged or ran out of time; 2 if an option
         is invalid, or a file or the engine cannot be used; 130 after an interruption.
     """
-    values = {k: v for k, v in vars(options).items() if k != "command"}
+    values = vars(options)
     resume, trust = values.pop("resume", None), values.pop("trust", False)
-    out, dry_run = resume or values.pop("out", None), values.pop("dry_run", False)
-    typed = values.keys() - {"task"}
-    engine = {k: values.pop(k) for k in [f.name for f in fields(Engine)] if k in values}
-
-    def prepare() -> tuple[list[SweepRun], Path, Engine]:
-        machine = make(Engine, engine)
-        if out is None:
-            raise ValueError(
-                "`--out` must name the folder of the sweep; got none. To resume a "
-                "sweep, repeat its command."
-            )
-        runs = _planned(values, out, resume=resume is not None, trust=trust)
-        return (with_known_names(out, runs) if dry_run else runs), out, machine
-
+    out = resume or values.get("out")
     own = trust or any(":" in str(values.get(key)) for key in ("task", "model"))
     again = f"Resume with: isometry sweep --resume {out}{' --trust' if own else ''}"
-    return perform("sweep", prepare, again, dry_run=dry_run, typed=typed)
+    planned = functools.partial(_planned, out=out, resume=bool(resume), trust=trust)
+    return perform(values | {"out": out}, planned, again)
 
 
 def perform(
-    command: str,
-    prepare: Callable[[], tuple[list[SweepRun], Path, Engine]],
+    options: Mapping[str, Any],
+    planned: Callable[[dict[str, Any]], list[SweepRun]],
     again: str,
-    *,
-    dry_run: bool,
-    typed: Collection[str],
 ) -> int:
     """Train the runs of a plan, or print their commands. Errors go to stderr.
 
     Args:
-        command: name of the command, for messages.
-        prepare: returns the runs, their folder and the engine. If it raises a
+        options: options of the command line, keyed by name. These are its `command`,
+            the folder `out`, `dry_run` if the runs must not be trained, the fields of
+            `Engine`, and options for `planned`.
+        planned: returns the runs that the other options ask for. If it raises a
             `RunError`, `ValueError`, `TypeError` or `OSError`, the message is printed.
         again: a sentence that tells the user how to resume after an interruption.
-        dry_run: whether to print the commands without running them.
-        typed: names of the options on the command line. Error messages spell these as
-            `--hidden-size`, not `hidden_size`.
 
     Returns:
         The exit code.
     """
+    values = dict(options)
+    command, out = values.pop("command"), values.pop("out")
+    dry_run = values.pop("dry_run", False)
+    machine = {f.name: values.pop(f.name) for f in fields(Engine) if f.name in values}
     try:
-        runs, out, engine = prepare()
+        engine, runs = make(Engine, machine), planned(values)
         if dry_run:
-            for run in runs:
+            for run in with_known_names(out, runs):
                 folder = shlex.quote(f"{out / run.name}")
                 sys.stdout.write(f"{run.config.command} --out {folder}\n")
             return 0
@@ -98,7 +89,8 @@ def perform(
     except BrokenPipeError:
         raise
     except (RunError, ValueError, TypeError, OSError) as error:
-        sys.stderr.write(f"isometry {command}: {as_typed(str(error), typed)}\n")
+        message = as_typed(str(error), options.keys() - {"task"})
+        sys.stderr.write(f"isometry {command}: {message}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write(f"isometry {command}: interrupted. {again}\n")
@@ -109,9 +101,14 @@ def perform(
 
 
 def _planned(
-    values: dict[str, Any], out: Path, *, resume: bool, trust: bool
+    values: dict[str, Any], *, out: Path | None, resume: bool, trust: bool
 ) -> list[SweepRun]:
     """The runs that the options ask for. The command line overrides the TOML file."""
+    if out is None:
+        raise ValueError(
+            "`--out` must name the folder of the sweep; got none. To resume a sweep, "
+            "repeat its command."
+        )
     if resume:
         names = [name for name, value in values.items() if value is not None]
         if names:
@@ -123,11 +120,11 @@ def _planned(
         runs = read_plan(out)
         check_trust(runs, trust=trust)
         return runs
-    file = values.pop("config", None)
+    file, task = values.pop("config", None), values.pop("task")
     from_file = {} if file is None else read_file(file)
     from_file = {PLURALS.get(name, name): value for name, value in from_file.items()}
-    task = values.pop("task", None) or from_file.get("task")
-    return expand(task, {k: v for k, v in from_file.items() if k != "task"} | values)
+    usual = from_file.pop("task", None)
+    return expand(task or usual, from_file | values)
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
@@ -142,16 +139,11 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         help="TOML file with options, spelled with underscores, and with lists for "
         "several values; options on the command line take precedence",
     )
-    add(
-        "--dry-run", action="store_true", help="print the commands without running them"
-    )
-    for plural, field in PLURALS.items():
+    add("--dry-run", action="store_true", help=DRY_RUN)
+    for plural, name in PLURALS.items():
+        kind, words = str if name == "model" else int, name.upper()
+        text = f"the same as {option_of(name)}"
         add(
-            option_of(plural),
-            dest=field,
-            nargs="+",
-            type=str if field == "model" else int,
-            metavar=field.upper(),
-            help=f"the same as {option_of(field)}",
+            option_of(plural), dest=name, nargs="+", type=kind, metavar=words, help=text
         )
     add_fields(parser, Engine, "engine and limits")

@@ -2,12 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from isometry.lab._files import data_folder
-from isometry.lab._options import add_fields, make, suggestion
-from isometry.lab._sweep.command import perform
+from isometry.lab._options import add_fields, suggestion
+from isometry.lab._sweep.command import DRY_RUN, perform
 from isometry.lab._sweep.engine import Engine
 from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._train import command as train
@@ -45,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the TIMIT corpus; for `recorded`, of its free sample",
     )
-    add(
-        "--dry-run", action="store_true", help="print the commands without running them"
-    )
+    add("--dry-run", action="store_true", help=DRY_RUN)
     # by default one run at a time, so that the measured times are comparable
     add_fields(parser, Engine, "limits", only=("jobs", "budget"))
     parser.set_defaults(jobs=1)
@@ -63,16 +62,10 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 0; 1 if a run failed, diverged or ran out of time; 2 if an option
         is invalid or a file cannot be used; 130 after an interruption.
     """
-    out = options.out or data_folder() / "reproduce"
-    machine = {k: v for k, v in vars(options).items() if k in ("jobs", "budget")}
-
-    def prepare() -> tuple[list[SweepRun], Path, Engine]:
-        engine = make(Engine, machine)
-        return [sweep_run(run, options.timit) for run in _planned(options)], out, engine
-
+    values = vars(options)
+    out = values["out"] or data_folder() / "reproduce"
     again = "The same command resumes every run."
-    typed = ("models", "runs", "skip", *machine)
-    return perform("reproduce", prepare, again, dry_run=options.dry_run, typed=typed)
+    return perform(values | {"out": out}, _planned, again)
 
 
 def sweep_run(run: PlannedRun, timit: Path | None = None) -> SweepRun:
@@ -89,27 +82,26 @@ def sweep_run(run: PlannedRun, timit: Path | None = None) -> SweepRun:
     return SweepRun(run.name, train.read(options)[0])
 
 
-def _planned(options: argparse.Namespace) -> list[PlannedRun]:
+def _planned(values: Mapping[str, Any]) -> list[SweepRun]:
     """The chosen runs of a plan, in the order in which they are trained.
 
     Without `--timit`, the runs on TIMIT are left out. The plan "timit" requires the
     option.
     """
-    runs = _chosen(plan(options.what, options.models), options.runs, options.skip)
-    if options.timit is not None:
-        return runs
-    if options.what == "timit":
+    what, timit = values["what"], values["timit"]
+    runs = _chosen(plan(what, values["models"]), values["runs"], values["skip"])
+    if timit is None and what == "timit":
         raise ValueError(
             "`--timit` must name the folder of the TIMIT corpus; got none. The corpus "
             "is sold by the LDC as LDC93S1."
         )
-    rest = [run for run in runs if not _is_speech(run)]
-    if len(rest) < len(runs):
+    if timit is None and any(map(_is_speech, runs)):
         sys.stderr.write(
             "isometry reproduce: leaving out the runs on TIMIT; pass its folder with "
             "`--timit`.\n"
         )
-    return rest
+        runs = [run for run in runs if not _is_speech(run)]
+    return [sweep_run(run, timit) for run in runs]
 
 
 def _chosen(
