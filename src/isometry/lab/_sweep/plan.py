@@ -7,13 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._files import (
-    RunError,
-    as_json,
-    for_file_name,
-    is_file_name,
-    write_atomically,
-)
+from isometry.lab import _files as files
+from isometry.lab._files import RunError
 from isometry.lab._train.command import read
 from isometry.lab._train.config import Config, Training
 
@@ -60,9 +55,8 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
     for point in product(*axes.values()):
         options = dict(zip(axes, point, strict=True))
         config = _config(task, options)
-        run = SweepRun(
-            _name(config, {path[-1]: options[path] for path in varied}), config
-        )
+        words = {path[-1]: options[path] for path in varied}
+        run = SweepRun(_name(config, words), config)
         if runs.setdefault(run.name, run) != run:
             raise ValueError(
                 f"values must differ in letters and digits, since these name the runs; "
@@ -121,7 +115,7 @@ def write_plan(out: Path, runs: Sequence[SweepRun]) -> None:
     known = read_plan(out) if (out / PLAN).exists() else []
     merged = {run.name: run.config for run in (*known, *runs)}
     plan = {name: json.loads(config.to_json()) for name, config in merged.items()}
-    write_atomically(out / PLAN, as_json({"runs": plan}))
+    files.write_atomically(out / PLAN, files.as_json({"runs": plan}))
 
 
 def read_plan(out: Path) -> list[SweepRun]:
@@ -140,7 +134,7 @@ def read_plan(out: Path) -> list[SweepRun]:
         runs = json.loads((out / PLAN).read_bytes())["runs"]
         for name in runs:
             # refuse a name that is a path, since it could lead out of the folder
-            if not is_file_name(name):
+            if not files.is_file_name(name):
                 raise ValueError(f"the name {name!r}")  # noqa: TRY301 - caught below
         return [
             SweepRun(n, Config.from_json(json.dumps(run))) for n, run in runs.items()
@@ -196,7 +190,13 @@ def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
 
 
 def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
-    """The config that `isometry train` makes, with an explicit `hidden_size`."""
+    """The config that `isometry train` makes, with an explicit `hidden_size`.
+
+    Raises if the network is unknown.
+    """
+    from isometry.lab._train.experiment import check_model, make_task
+    from isometry.lab.paper.networks import recipe
+
     values: dict[str, Any] = {"task": task}
     for path, value in options.items():
         if len(path) == 2:
@@ -204,19 +204,12 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
         # leave out options that are None, so that they get their defaults
         elif value is not None:
             values[path[0]] = value
-    size = _size(read(values)[0])
-    return read(values | {"hidden_size": size})[0]
-
-
-def _size(config: Config) -> int:
-    """Number of features of the hidden state. Raises if the network is unknown."""
-    from isometry.lab._train.experiment import check_model, make_task
-    from isometry.lab.paper.networks import recipe
-
+    config = read(values)[0]
     training = config.training
     check_model(training, trust=True)
-    task = make_task(config, trust=True)
-    return recipe(training.model, task, training.hidden_size).hidden_size
+    instance = make_task(config, trust=True)
+    size = recipe(training.model, instance, training.hidden_size).hidden_size
+    return read(values | {"hidden_size": size})[0]
 
 
 def _name(config: Config, varied: Mapping[str, Any]) -> str:
@@ -226,7 +219,7 @@ def _name(config: Config, varied: Mapping[str, Any]) -> str:
     parts.append(f"{training.hidden_size}")
     parts += [f"{name}={value}" for name, value in varied.items()]
     parts.append(f"seed={training.seed}")
-    return for_file_name("-".join(parts))
+    return files.for_file_name("-".join(parts))
 
 
 def _comparable(config: Config) -> dict[str, Any]:
