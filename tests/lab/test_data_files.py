@@ -5,13 +5,10 @@ import gzip
 import os
 
 import pytest
-import torch
-from torch.testing import assert_close
 
 from isometry.lab._data.catalogue import CATALOGUE, DamagedFileError, File, find, read
 from isometry.lab._files import write_atomically
-from isometry.lab.tasks.mnist import parse_idx
-from tests.lab.small_data import dataset, idx
+from tests.lab.small_data import dataset
 
 CONTENT = bytes(range(256)) * 40
 
@@ -19,12 +16,6 @@ CONTENT = bytes(range(256)) * 40
 @pytest.fixture
 def file() -> File:
     return dataset({"numbers": CONTENT}).files[0]
-
-
-@pytest.mark.parametrize("shape", [(5,), (3, 4, 2), (0, 28, 28), (1, 1, 1)], ids=str)
-def test_idx_is_read_as_it_was_written(shape, rng):
-    array = torch.randint(256, shape, generator=rng, dtype=torch.uint8)
-    assert_close(parse_idx(idx(array)), array)
 
 
 def test_read_takes_both_forms(file, tmp_path):

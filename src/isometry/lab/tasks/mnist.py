@@ -2,14 +2,12 @@
 
 import functools
 import math
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from isometry.lab._data.catalogue import CATALOGUE, find, read
-from isometry.lab._data.get import get_data
+from isometry.lab._data.get import find_data
 from isometry.lab.task import (
     AbstractTask,
     Batch,
@@ -137,11 +135,6 @@ class MnistTask(AbstractTask):
     @functools.cached_property
     def _images(self) -> dict[str, Images]:
         """The images for "train", "validation" and "test"."""
-        if self.root is not None and not Path(self.root).is_dir():
-            raise ValueError(
-                f"`root` must be a folder; got {self.root}. Leave it out to fetch "
-                f"{self.dataset}."
-            )
         train, test = load_images(self.dataset, self.root)
         order = permutation() if self.permute else slice(None)
         first, rest = slice(self.validation), slice(self.validation, None)
@@ -178,36 +171,14 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
     Returns:
         60,000 training images and 10,000 test images.
     """
-    place = get_data(name, folder)
-    arrays: list[Tensor] = []
-    for file in CATALOGUE[name].files:
-        path = find(file, place) or place / file.name
-        arrays.append(parse_idx(read(file, path)))
-    train_pixels, train_labels, test_pixels, test_labels = arrays
-    return (
-        Images(train_pixels.flatten(1), train_labels.long()),
-        Images(test_pixels.flatten(1), test_labels.long()),
-    )
-
-
-def parse_idx(content: bytes) -> "Tensor":
-    """The array of bytes in an idx file.
-
-    An idx file holds two zero bytes, a byte for the type of the entries, a byte for the
-    number of axes, the lengths of the axes as big-endian 32-bit integers, and then the
-    entries.
-
-    Args:
-        content: content of the whole file, with entries of one byte. It is not checked,
-            since `read` has compared it with its SHA-256.
-
-    Returns:
-        The array, as uint8.
-    """
-    import numpy as np
     import torch
 
-    ndim = content[3]
-    shape = struct.unpack_from(f">{ndim}I", content, 4)
-    entries = np.frombuffer(content, np.uint8, offset=4 + 4 * ndim)
-    return torch.tensor(entries).reshape(shape)
+    _, contents = find_data(name, folder, option="root")
+    arrays = [torch.frombuffer(bytearray(c), dtype=torch.uint8) for c in contents]
+    train_pixels, train_labels, test_pixels, test_labels = arrays
+    # The files of images begin with 16 bytes, and the files of labels with 8, which
+    # hold their type and shape. These are known, since each file has the right SHA-256.
+    return (
+        Images(train_pixels[16:].view(-1, 784), train_labels[8:].long()),
+        Images(test_pixels[16:].view(-1, 784), test_labels[8:].long()),
+    )
