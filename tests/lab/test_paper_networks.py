@@ -2,7 +2,7 @@
 
 import copy
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -372,9 +372,7 @@ def test_unknown_names_are_refused():
 class Chess(CopyingTask):
     """A task for which the paper has no recipe."""
 
-    @property
-    def recipe(self) -> str:
-        return "chess"
+    recipe: ClassVar[str] = "chess"
 
 
 def test_every_printed_size_is_a_size_of_its_network():

@@ -238,27 +238,22 @@ def timit_splits(paths: Sequence[PurePath]) -> Splits:
     Raises:
         ValueError: if a split has the wrong number of recordings.
     """
-    parts = {path: path.as_posix().lower().split("/") for path in sorted(paths)}
-    test = [path for path, names in parts.items() if "test" in names[:-1]]
-    core, development = CORE.split(), DEVELOPMENT.split()
-    spoken = [path for path in test if not parts[path][-1].startswith("sa")]
-    splits = Splits(
-        train=[
-            path
-            for path, names in parts.items()
-            if "train" in names[:-1] and "sa" not in "/".join(names)
-        ],
-        core=[path for path in spoken if parts[path][-2] in core],
-        development=[path for path in spoken if parts[path][-2] in development],
-        padding=test,
-    )
+    lower = {path: PurePath(path.as_posix().lower()) for path in sorted(paths)}
+    training = [path for path, name in lower.items() if "train" in name.parts[:-1]]
+    test = [path for path, name in lower.items() if "test" in name.parts[:-1]]
+    spoken = [path for path in test if not lower[path].name.startswith("sa")]
+
+    def read_by(speakers: str) -> list[PurePath]:
+        return [path for path in spoken if lower[path].parent.name in speakers.split()]
+
+    train = [path for path in training if "sa" not in lower[path].as_posix()]
+    splits = Splits(train, read_by(CORE), read_by(DEVELOPMENT), padding=test)
     counts = {name: len(getattr(splits, name)) for name in COUNTS}
     if counts != COUNTS:
         raise ValueError(
             f"`root` must hold TIMIT, with {_listed(COUNTS)} recordings; got "
-            f"{_listed(counts)}. Give the folder that has TRAIN and TEST in it, or ask "
-            f'for the split "speakers" (`--split speakers`), which takes any folder of '
-            f"recordings."
+            f"{_listed(counts)}. Give the folder that has TRAIN and TEST in it, or add "
+            f"`--split speakers` for any other folder of recordings."
         )
     return splits
 
@@ -297,11 +292,10 @@ def speaker_splits(paths: Sequence[PurePath]) -> Splits:
             f"the folder that holds the folders of the speakers."
         )
     # shuffle the speakers, since their names are often ordered by sex or dialect
-    names = list(speakers)
-    order = np.random.default_rng(0).permutation(len(names))
-    held = math.ceil(len(names) / 8)
-    groups = (order[:held], order[held : 2 * held], order[2 * held :])
+    order = np.random.default_rng(0).permutation(len(speakers))
+    held, by_speaker = math.ceil(len(speakers) / 8), list(speakers.values())
     core, development, train = (
-        sorted(path for i in group for path in speakers[names[i]]) for group in groups
+        sorted(path for i in group for path in by_speaker[i])
+        for group in np.split(order, (held, 2 * held))
     )
     return Splits(train, core, development, core + development)

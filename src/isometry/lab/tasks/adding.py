@@ -31,6 +31,11 @@ class AddingTask(AbstractEndlessTask):
     last_only: ClassVar[bool] = True
     metric: ClassVar[str] = "mse"
     metric_is_loss: ClassVar[bool] = True
+    # a number and its marker
+    input_size: ClassVar[int] = 2
+    output_size: ClassVar[int] = 1
+    # loss of the best constant answer: the variance of the sum, 2/12
+    baseline: ClassVar[float] = 1 / 6
 
     length: int = 400
     held_out: int = 1000
@@ -47,21 +52,6 @@ class AddingTask(AbstractEndlessTask):
         """How reports name the task: by its length."""
         heading = f"Adding problem, length {self.length}"
         return f"adding-{self.length}", heading, frozenset({"length"})
-
-    @property
-    def input_size(self) -> int:
-        """Number of features of an input: a number and a marker."""
-        return 2
-
-    @property
-    def output_size(self) -> int:
-        """Number of features of an output: the sum."""
-        return 1
-
-    @property
-    def baseline(self) -> float:
-        """Loss of the best constant answer. It is the variance of the sum, 2/12."""
-        return 1 / 6
 
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:
         """Draw sequences (time, batch, 2) and the sums to predict (batch, 1)."""

@@ -38,6 +38,7 @@ class CopyingTask(AbstractEndlessTask):
     metric: ClassVar[str] = "accuracy"
     # reports compare the loss, because the figure of the paper shows it
     reported: ClassVar[str | None] = "loss"
+    recipe: ClassVar[str] = "copying"
 
     lag: int = 1000
     length: int = 10
@@ -47,11 +48,6 @@ class CopyingTask(AbstractEndlessTask):
 
     def __post_init__(self) -> None:
         check_positive(self, "lag", "length", "symbols", "held_out")
-
-    @property
-    def recipe(self) -> str:
-        """Name of the paper's task whose settings are used to train networks."""
-        return "copying"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
         """How reports name the task: by its lag."""

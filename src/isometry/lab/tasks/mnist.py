@@ -58,6 +58,11 @@ class MnistTask(AbstractTask):
     neutral: ClassVar[frozenset[str]] = frozenset({"root"})
     selecting: ClassVar[frozenset[str]] = frozenset({"validation"})
     paths: ClassVar[frozenset[str]] = frozenset({"root"})
+    # an input is one pixel; an output has a number for each class
+    input_size: ClassVar[int] = 1
+    output_size: ClassVar[int] = 10
+    # loss of a uniform guess: all classes are about equally frequent
+    baseline: ClassVar[float] = math.log(10)
 
     permute: bool = False
     dataset: Literal["mnist", "fashion-mnist"] = "mnist"
@@ -83,21 +88,6 @@ class MnistTask(AbstractTask):
         if self.permute:
             key, name = f"p{key}", f"permuted {name}"
         return key, f"Pixel by pixel, {name}", frozenset({"permute", "dataset"})
-
-    @property
-    def input_size(self) -> int:
-        """Number of features of an input: one pixel."""
-        return 1
-
-    @property
-    def output_size(self) -> int:
-        """Number of classes of an output."""
-        return 10
-
-    @property
-    def baseline(self) -> float:
-        """Loss of a uniform guess, ln 10. All classes are about equally frequent."""
-        return math.log(10)
 
     def epoch(self, size: int) -> int:
         """Number of batches in one pass over the training set."""

@@ -31,15 +31,12 @@ RANGE = 40.0
 
 def check_installed() -> None:
     """Raise an ImportError if a package for the scores is not installed."""
-    missing = [
-        name for name in SCORE_PACKAGES if importlib.util.find_spec(name) is None
-    ]
-    if missing:
+    find = importlib.util.find_spec
+    if missing := [name for name in SCORE_PACKAGES if find(name) is None]:
         raise ImportError(
-            f"`--scores` needs the packages {' and '.join(SCORE_PACKAGES)}; not "
-            f"installed: {', '.join(missing)}. Install them, "
-            f"`pip install {' '.join(SCORE_PACKAGES)}` (pesq needs a C compiler), or "
-            f"leave the option out."
+            f"`--scores` needs packages that are not installed: {', '.join(missing)}. "
+            f"Install them, `pip install {' '.join(SCORE_PACKAGES)}` (pesq needs a C "
+            f"compiler), or leave the option out."
         )
 
 

@@ -13,6 +13,7 @@ from isometry.lab.task import (
     Batch,
     Split,
     batches_per_epoch,
+    part,
     training_rows,
 )
 from isometry.lab.tasks.scores import check_installed, judge
@@ -66,6 +67,10 @@ class TimitTask(AbstractTask):
     neutral: ClassVar[frozenset[str]] = frozenset({"root", "scores"})
     selecting: ClassVar[frozenset[str]] = frozenset({"validation"})
     paths: ClassVar[frozenset[str]] = frozenset({"root"})
+    recipe: ClassVar[str] = "timit"
+    # inputs and outputs are spectra
+    input_size: ClassVar[int] = BINS
+    output_size: ClassVar[int] = BINS
 
     root: str | None = None
     target: Literal["previous", "next"] = "previous"
@@ -73,24 +78,9 @@ class TimitTask(AbstractTask):
     validation: Literal["core", "development"] = "core"
     scores: bool = False
 
-    @property
-    def recipe(self) -> str:
-        """Name of the paper's task whose settings are used to train networks."""
-        return "timit"
-
     def title(self) -> tuple[str, str, frozenset[str]]:
         """How reports name the task."""
         return "timit", "Speech prediction, TIMIT", frozenset()
-
-    @property
-    def input_size(self) -> int:
-        """Number of bins of a spectrum."""
-        return BINS
-
-    @property
-    def output_size(self) -> int:
-        """Number of bins of a spectrum."""
-        return BINS
 
     def epoch(self, size: int) -> int:
         """Number of batches in one pass over the training set."""
@@ -100,12 +90,11 @@ class TimitTask(AbstractTask):
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
         """A batch (time, batch, 129), padded to the longest recording of all ranks."""
-        choose = functools.partial(
-            training_rows, len(self._splits.train), step, size=size, seed=seed
-        )
-        rows, whole = choose(rank=rank, ranks=ranks), choose(rank=0, ranks=1)
-        longest = max(len(self._train[row]) for row in whole)
-        return self._batch([self._train[row] for row in rows], longest)
+        count = len(self._splits.train)
+        rows = training_rows(count, step, size=size, seed=seed, rank=0, ranks=1)
+        whole = [self._train[row] for row in rows]
+        longest = max(map(len, whole))
+        return self._batch(whole[part(len(whole), rank, ranks)], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
         """The recordings of a split; validation and test are padded to one length."""
@@ -121,9 +110,7 @@ class TimitTask(AbstractTask):
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
         """The loss as "mse", and "padded_mse", which counts padding as frames."""
         squares, weights = _squares(outputs, batch).item(), self.weights(batch)
-        return {
-            name: squares / (weights[name] * BINS) for name in ("mse", "padded_mse")
-        }
+        return {n: squares / (weights[n] * BINS) for n in ("mse", "padded_mse")}
 
     def weights(self, batch: Batch) -> dict[str, int]:
         """Number of valid frames in a batch; for "padded_mse", number of all frames."""
@@ -167,9 +154,8 @@ class TimitTask(AbstractTask):
             # take a path that belongs to the next batch.
             for output, path in zip(outputs.unbind(1), paths, strict=False):
                 samples = read_recording(self._root / path)
-                frames = self._spectrum(path)
-                F = len(frames)
-                ahead = torch.cat((frames[:1], output[: F - 1]))
+                first, F = self._spectrum(path)[:1], len(self._spectrum(path))
+                ahead = torch.cat((first, output[: F - 1]))
                 y = output[:F] if self.target == "previous" else ahead
                 estimate = speech.waveform(y, speech.spectra(samples), len(samples))
                 yield samples, estimate.numpy()
@@ -197,9 +183,9 @@ class TimitTask(AbstractTask):
     def _root(self) -> Path:
         if self.root is None or not Path(self.root).is_dir():
             raise ValueError(
-                f"`root` must be a folder of recordings (`--root DIR`); got "
-                f"{self.root}. TIMIT is sold by the Linguistic Data Consortium "
-                f'(LDC93S1); any folder of .wav files works with the split "speakers".'
+                f"`root` must be a folder of recordings (`--root DIR`); got {self.root}"
+                f". TIMIT is sold by the Linguistic Data Consortium (LDC93S1); any "
+                f'folder of .wav files works with the split "speakers".'
             )
         return Path(self.root)
 
@@ -218,16 +204,12 @@ class TimitTask(AbstractTask):
         paths = (self._root / path for path in self._splits.padding)
         return max(map(speech.recording_frames, paths))
 
-    # A cache of spectra, keyed by path, since every epoch and every evaluation needs
-    # them again. For TIMIT they take about 0.4 GB.
+    # A function that remembers the spectra of each path, since every epoch and every
+    # evaluation needs them again. For TIMIT they take about 0.4 GB.
     @functools.cached_property
-    def _known(self) -> "dict[PurePath, Tensor]":
-        return {}
-
-    def _spectrum(self, path: PurePath) -> "Tensor":
-        if path not in self._known:
-            self._known[path] = log_power(read_recording(self._root / path))
-        return self._known[path]
+    def _spectrum(self) -> "Callable[[PurePath], Tensor]":
+        root = self._root
+        return functools.cache(lambda path: log_power(read_recording(root / path)))
 
     # All training recordings are read together, on first use, so that a damaged
     # recording stops a run before its first step.
