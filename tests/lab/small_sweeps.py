@@ -1,11 +1,10 @@
 """Sweeps of runs that take a second."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._sweep.view import log_of
 
 SMALL: dict[str, Any] = {
@@ -27,11 +26,6 @@ def words(**options: Any) -> list[str]:
         values = value if isinstance(value, list) else [value]
         line += ["--" + name.replace("_", "-"), *map(str, values)]
     return line
-
-
-def names(runs: Sequence[SweepRun]) -> list[str]:
-    """Names of the folders of runs."""
-    return [run.name for run in runs]
 
 
 def process_of(folder: Path) -> int:

@@ -105,7 +105,7 @@ def test_train_understands_every_command(what, task, length, options, tmp_path):
     This means its batch size, seed and length, and no early stop.
     """
     for run in plan(what):
-        config = command.sweep_run(run, tmp_path).config
+        config = command.config_of(run, tmp_path)
         training = config.training
         assert config == parsed(shlex.split(config.command)[1:])[0]
         assert config.task == task
@@ -121,9 +121,9 @@ def test_recorded_runs_have_names_and_commands_of_their_own(tmp_path):
     runs = plan("recorded")
     assert len({run.name for run in runs}) == len(runs)
     for run in runs:
-        cell = command.sweep_run(run, tmp_path)
-        again, _ = parsed(shlex.split(cell.config.command)[1:])
-        assert again == cell.config
+        config = command.config_of(run, tmp_path)
+        again, _ = parsed(shlex.split(config.command)[1:])
+        assert again == config
 
 
 def test_recorded_runs_of_exprnn_state_base_map_and_rates():
@@ -132,7 +132,7 @@ def test_recorded_runs_of_exprnn_state_base_map_and_rates():
     A later default must not change what a record means.
     """
     for run in plan("recorded", ["exprnn"]):
-        training = command.sweep_run(run).config.training
+        training = command.config_of(run).training
         assert {"retraction", "rebase_every", "init"} <= set(training.model_options)
         assert None not in (training.lr, training.lr_ratio)
 
@@ -145,7 +145,7 @@ def test_plans_state_their_rates(what, tmp_path):
     """
     known = records.read(ROOT / records.FOLDER)
     for run in plan(what):
-        config = command.sweep_run(run, tmp_path).config
+        config = command.config_of(run, tmp_path)
         training, task = config.training, make_task(config, trust=True)
         usual = recipe(training.model, task, training.hidden_size)
         stated = _with_training_options(usual, training).optimizers
@@ -168,7 +168,7 @@ def test_the_search_beyond_the_paper_is_short_and_explicit():
     assert 2 <= len(search) <= 10
     assert len({str(run.options) for run in search}) == len(search)
     for run in (*search, last):
-        config = command.sweep_run(run).config
+        config = command.config_of(run)
         training = config.training
         assert config.task_options["permute"]
         assert (training.model, training.hidden_size) == ("exprnn", 170)
@@ -179,7 +179,7 @@ def test_the_search_beyond_the_paper_is_short_and_explicit():
 
 
 def test_the_long_run_is_trained_as_one_of_the_search():
-    *search, last = (command.sweep_run(run).config.training for run in plan("beyond"))
+    *search, last = (command.config_of(run).training for run in plan("beyond"))
     assert replace(last, epochs=5) in search
 
 

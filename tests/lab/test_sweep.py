@@ -20,11 +20,11 @@ from isometry.lab._cli import main
 from isometry.lab._report.runs import read_run
 from isometry.lab._sweep import engine, local
 from isometry.lab._sweep.engine import Engine, Workers, run_all
-from isometry.lab._sweep.plan import SweepRun, expand, write_plan
+from isometry.lab._sweep.plan import Plan, expand, write_plan
 from isometry.lab._sweep.view import View, log_of, work
 from tests.lab.fake_runs import fake_run
 from tests.lab.small_runs import assert_same_run, train
-from tests.lab.small_sweeps import SMALL, names, process_of, until, words
+from tests.lab.small_sweeps import SMALL, process_of, until, words
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def worked(monkeypatch, no_report):
     """Make runs in this process; the list tells which ones."""
     run_names: list[str] = []
 
-    def run(runs: list[SweepRun], _: Workers, view: View, **_options: Any) -> None:
-        run_names[:] = names(runs)
-        for run in runs:
-            view.end(run.name, work(view.out / run.name, run.config))
+    def run(runs: Plan, _: Workers, view: View, **_options: Any) -> None:
+        run_names[:] = runs
+        for name, config in runs.items():
+            view.end(name, work(view.out / name, config))
 
     monkeypatch.setattr(engine, "run_all", run)
     return run_names
@@ -54,18 +54,18 @@ def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
     line = ["sweep", "copying", *words(seed=[1, 2, 3, 4, 5]), "--out", str(tmp_path)]
     runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5]})
     write_plan(tmp_path, runs)
-    for run in runs[:2]:
-        train(run.config, tmp_path / run.name)
-    diverged = tmp_path / runs[1].name / "summary.json"
+    names = list(runs)
+    for name in names[:3]:
+        train(runs[name], tmp_path / name)
+    diverged = tmp_path / names[1] / "summary.json"
     contents = json.loads(diverged.read_text()) | {"status": "diverged", "steps": 3}
     diverged.write_text(json.dumps(contents))
-    train(runs[2].config, tmp_path / runs[2].name)
-    (tmp_path / runs[2].name / "summary.json").unlink()
+    (tmp_path / names[2] / "summary.json").unlink()
     assert main(line) == 1
-    assert worked == names(runs[2:])
+    assert worked == names[2:]
     output = capsys.readouterr()
     assert "4 of 5 runs are done" in output.err
-    assert f"{runs[1].name}: the loss diverged at step 4" in output.err
+    assert f"{names[1]}: the loss diverged at step 4" in output.err
     assert "| 4 finished, 1 diverged |" in " ".join(output.out.split())
 
     worked.clear()
@@ -115,7 +115,8 @@ def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
         raise RuntimeError("no such luck")
 
     monkeypatch.setattr("isometry.lab._train.run.train", broken)
-    message = work(tmp_path / "run", expand("copying", SMALL)[0].config)
+    (config,) = expand("copying", SMALL).values()
+    message = work(tmp_path / "run", config)
     log = log_of(tmp_path / "run")
     assert message == f"RuntimeError: no such luck. See {log}."
     assert "a word of C code" in log.read_text()
@@ -156,10 +157,10 @@ def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatc
 def test_as_many_runs_as_there_are_cores_for(monkeypatch):
     """The number of runs is cores over threads, or `jobs`, or one on a card."""
     monkeypatch.setattr(engine, "cores", lambda: 8)
-    one, three = expand("copying", {"threads": [1, 3], "lag": 3})
-    assert Engine().at_a_time([one]) == 8
-    assert Engine().at_a_time([one, three]) == 2
-    assert Engine(jobs=5).at_a_time([one]) == 5
+    one = expand("copying", {"threads": 1, "lag": 3})
+    assert Engine().at_a_time(one) == 8
+    assert Engine().at_a_time(expand("copying", {"threads": [1, 3], "lag": 3})) == 2
+    assert Engine(jobs=5).at_a_time(one) == 5
     assert Engine().at_a_time(expand("copying", {"device": "cuda"})) == 1
 
 
@@ -191,7 +192,7 @@ class FakeWorkers:
 def looped(workers: FakeWorkers, out: Path, seconds: float = math.inf) -> int:
     """Train six runs by such workers, two at a time; the number that have begun."""
     runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5, 6]})
-    view = View(out, names(runs), total=6, stream=StringIO())
+    view = View(out, runs, total=6, stream=StringIO())
     run_all(runs, cast("Workers", workers), view, jobs=2, seconds=seconds)
     return 6 - len(view.waiting)
 
@@ -272,7 +273,7 @@ def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
     """
     options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}
     runs = expand("copying", SMALL | options)
-    first, second, third = (tmp_path / name for name in names(runs))
+    first, second, third = (tmp_path / name for name in runs)
     early: list[bool] = []
 
     def interrupt() -> None:
@@ -309,8 +310,9 @@ def test_a_killed_run_does_not_stop_the_others(tmp_path, capsys, no_report):
     """
     # more steps than a busy machine makes before the signal is sent
     options = {"iterations": 300, "seed": [1, 2]}
-    first, second = expand("copying", SMALL | options)
-    folder = tmp_path / first.name
+    runs = expand("copying", SMALL | options)
+    first, second = runs
+    folder = tmp_path / first
 
     def kill() -> None:
         os.kill(process_of(folder), signal.SIGKILL)
@@ -321,12 +323,12 @@ def test_a_killed_run_does_not_stop_the_others(tmp_path, capsys, no_report):
     assert main([*line, "--out", str(tmp_path)]) == 1
     thread.join()
     output = capsys.readouterr().err
-    assert f"{first.name}: its process was ended by signal SIGKILL, per" in output
+    assert f"{first}: its process was ended by signal SIGKILL, per" in output
     assert read_run(folder).status == "unfinished"
-    assert read_run(tmp_path / second.name).status == "finished"
+    assert read_run(tmp_path / second).status == "finished"
 
-    assert work(folder, first.config) == ""
-    train(first.config, tmp_path / "whole")
+    assert work(folder, runs[first]) == ""
+    train(runs[first], tmp_path / "whole")
     assert_same_run(tmp_path / "whole", folder)
 
 

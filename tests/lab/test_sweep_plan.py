@@ -9,7 +9,7 @@ from isometry.lab import RunError
 from isometry.lab._cli import main
 from isometry.lab._sweep.plan import expand, read_plan, with_known_names, write_plan
 from isometry.lab._train.command import read
-from tests.lab.small_sweeps import SMALL, names
+from tests.lab.small_sweeps import SMALL
 
 
 def test_a_sweep_is_a_product():
@@ -24,43 +24,43 @@ def test_a_sweep_is_a_product():
         "hidden_size": [6, 8],
     }
     runs = expand("copying", values)
-    assert names(runs) == [
+    assert list(runs) == [
         f"copying-{model}-{n}-lr={lr}-seed={seed}"
         for model in ("exprnn", "lstm")
         for n in (6, 8)
         for lr in (0.001, 0.1)
         for seed in (1, 2)
     ]
-    for run in runs:
-        training = run.config.training
-        assert run.name == (
+    for name, config in runs.items():
+        training = config.training
+        assert name == (
             f"copying-{training.model}-{training.hidden_size}-lr={training.lr}"
             f"-seed={training.seed}"
         )
-        assert run.config.task_options["lag"] == 3
+        assert config.task_options["lag"] == 3
 
 
 def test_what_is_left_out_is_the_papers():
     """Size and seed default to the paper's, and threads to one on every machine."""
     runs = expand("copying", {"model": ["exprnn", "lstm"], "lag": 100})
-    assert names(runs) == ["copying-exprnn-190-seed=5544", "copying-lstm-68-seed=5544"]
-    assert {run.config.training.threads for run in runs} == {1}
+    assert list(runs) == ["copying-exprnn-190-seed=5544", "copying-lstm-68-seed=5544"]
+    assert {config.training.threads for config in runs.values()} == {1}
 
 
 def test_options_of_the_network_take_several_values():
     options = {"rebase_every": [1, 100], "retraction": "cayley"}
     runs = expand("copying", {"model_options": options})
-    assert [run.config.training.model_options for run in runs] == [
+    assert [config.training.model_options for config in runs.values()] == [
         {"rebase_every": k, "retraction": "cayley"} for k in (1, 100)
     ]
-    assert "rebase_every=100" in runs[1].name
+    assert "rebase_every=100" in list(runs)[1]
 
 
 def test_a_cell_is_the_run_of_isometry_train():
     """A run of a sweep has the config of `isometry train` with the same options."""
-    run = expand("copying", SMALL | {"seed": [7]})[0]
+    (swept,) = expand("copying", SMALL | {"seed": [7]}).values()
     config, _ = read({"task": "copying", "threads": 1, "seed": 7, **SMALL})
-    assert (run.config.task_options, run.config.training) == (
+    assert (swept.task_options, swept.training) == (
         config.task_options,
         config.training,
     )
@@ -91,7 +91,7 @@ def test_a_plan_is_extended(tmp_path):
     first = expand("copying", SMALL | {"lr": 0.001})
     write_plan(tmp_path, with_known_names(tmp_path, first))
     more = with_known_names(tmp_path, expand("copying", SMALL | {"lr": [0.001, 0.1]}))
-    assert names(more) == [first[0].name, "copying-exprnn-6-lr=0.1-seed=5544"]
+    assert list(more) == [*first, "copying-exprnn-6-lr=0.1-seed=5544"]
     write_plan(tmp_path, more)
     assert read_plan(tmp_path) == more
 
@@ -115,7 +115,7 @@ def test_names_of_runs_differ():
 @pytest.mark.errors
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
     runs = expand("copying", SMALL)
-    (tmp_path / runs[0].name).mkdir()
+    (tmp_path / next(iter(runs))).mkdir()
     with pytest.raises(RunError, match=r"exists, but is not in .*sweep\.json"):
         with_known_names(tmp_path, runs)
 

@@ -33,7 +33,7 @@ def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     options = {"iterations": 150, "seed": [1, 2]}
     runs = expand("copying", SMALL | options)
-    folders = [tmp_path / run.name for run in runs]
+    folders = [tmp_path / name for name in runs]
     killed: list[int] = []
 
     def kill() -> None:
@@ -50,9 +50,9 @@ def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_
     assert f"process {killed[0]}\n" in log
     assert log.count(" process ") == 2
     assert ", from step " in log
-    for run, folder in zip(runs, folders, strict=True):
-        train(run.config, tmp_path / "whole" / run.name)
-        assert_same_run(tmp_path / "whole" / run.name, folder)
+    for name, config in runs.items():
+        train(config, tmp_path / "whole" / name)
+        assert_same_run(tmp_path / "whole" / name, tmp_path / name)
     assert "ray" in sys.modules
     import ray
 
@@ -65,7 +65,7 @@ def test_ctrl_c_stops_the_tasks_with_checkpoints(tmp_path):
     options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}
     command = [sys.executable, "-m", "isometry", "sweep", "copying", *words(**options)]
     command += ["--engine", "ray", "--jobs", "2", "--out", str(tmp_path)]
-    folders = [tmp_path / c.name for c in expand("copying", SMALL | options)]
+    folders = [tmp_path / name for name in expand("copying", SMALL | options)]
     with subprocess.Popen(command, start_new_session=True) as process:
         for folder in folders[:2]:
             process_of(folder)
@@ -77,10 +77,8 @@ def test_ctrl_c_stops_the_tasks_with_checkpoints(tmp_path):
 
 def test_a_task_asks_for_what_its_run_uses():
     """A task asks Ray for as many cores as it has threads, or for a card."""
-    four, card = (
-        expand("copying", {"threads": threads, "device": device})[0].config
-        for threads, device in ((4, "cpu"), (1, "cuda"))
-    )
+    (four,) = expand("copying", {"threads": 4}).values()
+    (card,) = expand("copying", {"threads": 1, "device": "cuda"}).values()
     assert resources(four) == {"num_cpus": 4, "num_gpus": 0}
     assert resources(card) == {"num_cpus": 1, "num_gpus": 1}
 

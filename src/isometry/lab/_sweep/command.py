@@ -11,14 +11,8 @@ from typing import Any
 
 from isometry.lab._files import RunError
 from isometry.lab._options import add_fields, as_typed, make, option_of
+from isometry.lab._sweep import plan
 from isometry.lab._sweep.engine import Engine, sweep
-from isometry.lab._sweep.plan import (
-    SweepRun,
-    check_trust,
-    expand,
-    read_plan,
-    with_known_names,
-)
 from isometry.lab._train.command import add_tasks, add_trust, read_file
 
 # plural names of options that often have several values; the singular works as well
@@ -58,7 +52,7 @@ def main(options: argparse.Namespace) -> int:
 
 def perform(
     options: Mapping[str, Any],
-    planned: Callable[[dict[str, Any]], list[SweepRun]],
+    planned: Callable[[dict[str, Any]], plan.Plan],
     again: str,
 ) -> int:
     """Train the runs of a plan, or print their commands. Errors go to stderr.
@@ -81,9 +75,9 @@ def perform(
     try:
         engine, runs = make(Engine, machine), planned(values)
         if dry_run:
-            for run in with_known_names(out, runs):
-                folder = shlex.quote(f"{out / run.name}")
-                sys.stdout.write(f"{run.config.command} --out {folder}\n")
+            for name, config in plan.with_known_names(out, runs).items():
+                folder = shlex.quote(f"{out / name}")
+                sys.stdout.write(f"{config.command} --out {folder}\n")
             return 0
         bad = sweep(runs, out, engine)
     except BrokenPipeError:
@@ -102,7 +96,7 @@ def perform(
 
 def _planned(
     values: dict[str, Any], *, out: Path | None, resume: bool, trust: bool
-) -> list[SweepRun]:
+) -> plan.Plan:
     """The runs that the options ask for. The command line overrides the TOML file."""
     if out is None:
         raise ValueError(
@@ -117,14 +111,14 @@ def _planned(
                 f"`--resume` cannot be combined with options of the runs; got "
                 f"{', '.join(words)}. To add runs, give `--out {out}` instead."
             )
-        runs = read_plan(out)
-        check_trust(runs, trust=trust)
+        runs = plan.read_plan(out)
+        plan.check_trust(runs, trust=trust)
         return runs
     file, task = values.pop("config", None), values.pop("task")
     from_file = {} if file is None else read_file(file)
     from_file = {PLURALS.get(name, name): value for name, value in from_file.items()}
     usual = from_file.pop("task", None)
-    return expand(task or usual, from_file | values)
+    return plan.expand(task or usual, from_file | values)
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
@@ -132,18 +126,14 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of the sweep")
     add = functools.partial(group.add_argument, default=argparse.SUPPRESS)
     add("--out", type=Path, metavar="DIR", help="folder for all runs of the sweep")
-    add(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="TOML file with options, spelled with underscores, and with lists for "
-        "several values; options on the command line take precedence",
+    text = (
+        "TOML file with options, spelled with underscores, and with lists for several "
+        "values; options on the command line take precedence"
     )
+    add("--config", type=Path, metavar="FILE", help=text)
     add("--dry-run", action="store_true", help=DRY_RUN)
     for plural, name in PLURALS.items():
-        kind, words = str if name == "model" else int, name.upper()
-        text = f"the same as {option_of(name)}"
-        add(
-            option_of(plural), dest=name, nargs="+", type=kind, metavar=words, help=text
-        )
+        kind, word = str if name == "model" else int, name.upper()
+        same = f"the same as {option_of(name)}"
+        add(option_of(plural), dest=name, nargs="+", type=kind, metavar=word, help=same)
     add_fields(parser, Engine, "engine and limits")

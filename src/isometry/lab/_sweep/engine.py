@@ -4,7 +4,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from isometry.lab._report.experiments import experiments
 from isometry.lab._report.runs import Run, read_run
 from isometry.lab._report.table import results
 from isometry.lab._sweep.local import Processes
-from isometry.lab._sweep.plan import SweepRun, read_plan, with_known_names, write_plan
+from isometry.lab._sweep.plan import Plan, with_known_names, write_plan
 from isometry.lab._sweep.ray import Tasks
 from isometry.lab._sweep.view import GRACE, View
 
@@ -49,8 +48,7 @@ class Engine:
             )
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(
-                f"`jobs` must be at least 1; got {self.jobs}. Leave it out to use all "
-                f"cores."
+                f"`jobs` must be at least 1; got {self.jobs}. Or leave it out."
             )
         if self.address is not None and self.engine != "ray":
             raise ValueError(
@@ -58,7 +56,7 @@ class Engine:
                 f"without it. Leave the address out, or add `--engine ray`."
             )
 
-    def at_a_time(self, runs: Sequence[SweepRun]) -> int:
+    def at_a_time(self, runs: Plan) -> int:
         """How many runs this machine trains at a time.
 
         Args:
@@ -70,12 +68,12 @@ class Engine:
         """
         if self.jobs is not None:
             return self.jobs
-        if any(run.config.training.device != "cpu" for run in runs):
+        if any(config.training.device != "cpu" for config in runs.values()):
             return 1
         return max(1, cores() // threads(runs))
 
 
-def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
+def sweep(runs: Plan, out: Path, engine: Engine) -> dict[str, str]:
     """Train the runs that have neither ended nor diverged, then report on all runs.
 
     The tables of the report also go to stdout; all other messages go to stderr.
@@ -100,16 +98,15 @@ def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         runs = with_known_names(out, runs)
-        write_plan(out, runs)
+        # the whole plan also has the runs of earlier commands in this folder
+        plan = write_plan(out, runs)
         failed = carry_out(runs, out, engine)
-        # the plan also has the runs of earlier commands in this folder
-        folders = [out / run.name for run in read_plan(out)]
-        begun = {path.name: read_run(path) for path in folders if path.exists()}
+        begun = {n: read_run(out / n) for n in plan if (out / n).exists()}
         if begun:
             page = write_report([run.path for run in begun.values()], out / "report")
             sys.stderr.write(f"report {page}\n")
             sys.stdout.write(results(experiments(begun.values())))
-    verdicts = {r.name: _verdict(begun.get(r.name), failed.get(r.name)) for r in runs}
+    verdicts = {name: _verdict(begun.get(name), failed.get(name)) for name in runs}
     bad = {name: verdict for name, verdict in verdicts.items() if verdict}
     sys.stderr.write(f"{len(runs) - len(bad)} of {len(runs)} runs are done.\n")
     return bad
@@ -122,12 +119,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def threads(runs: Sequence[SweepRun]) -> int:
+def threads(runs: Plan) -> int:
     """The largest number of threads that any of the runs uses."""
-    return max(run.config.training.threads or 1 for run in runs)
+    return max(config.training.threads or 1 for config in runs.values())
 
 
-def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
+def carry_out(runs: Plan, out: Path, engine: Engine) -> dict[str, str]:
     """Train the runs that have neither ended nor diverged.
 
     A run that diverged is left out, since it would diverge again.
@@ -146,15 +143,16 @@ def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, 
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
             `GRACE` seconds, was killed.
     """
-    folders = [out / run.name for run in runs]
-    statuses = {f.name: read_run(f).status for f in folders if f.exists()}
+    statuses = {n: read_run(out / n).status for n in runs if (out / n).exists()}
     skipped = (*ENDED, "diverged")
-    missing = [run for run in runs if statuses.get(run.name) not in skipped]
+    missing = {
+        n: config for n, config in runs.items() if statuses.get(n) not in skipped
+    }
     if not missing:
         return {}
-    names, jobs = [run.name for run in missing], engine.at_a_time(missing)
+    jobs = engine.at_a_time(missing)
     done = sum(status in ENDED for status in statuses.values())
-    with closing(View(out, names, total=len(runs), done=done)) as view:
+    with closing(View(out, missing, total=len(runs), done=done)) as view:
         workers: Workers = Processes()
         if engine.engine == "ray":
             workers = Tasks(engine.address, cpus=jobs * threads(missing))
@@ -166,12 +164,7 @@ def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, 
 
 
 def run_all(
-    runs: Sequence[SweepRun],
-    workers: Workers,
-    view: View,
-    *,
-    jobs: float,
-    seconds: float,
+    runs: Plan, workers: Workers, view: View, *, jobs: float, seconds: float
 ) -> None:
     """Train runs, `jobs` at a time, until all have ended or the time is up.
 
@@ -186,7 +179,7 @@ def run_all(
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
             `GRACE` seconds, was killed.
     """
-    waiting = list(runs)
+    waiting = list(runs.items())
     kill_at, stop_at = math.inf, time.monotonic() + seconds
     with Signals() as signals, closing(workers):
         while True:
@@ -194,8 +187,8 @@ def run_all(
             if not workers.running and (stop or not waiting):
                 break
             while waiting and len(workers.running) < jobs and not stop:
-                run = waiting.pop(0)
-                workers.begin(view.out / run.name, run.config)
+                name, config = waiting.pop(0)
+                workers.begin(view.out / name, config)
             if stop and kill_at == math.inf:
                 kill_at = time.monotonic() + GRACE
                 workers.stop()

@@ -1,8 +1,7 @@
 """The plan of a sweep, in `sweep.json`: one run for each combination of options."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,11 @@ PLAN = "sweep.json"
 # options that the name of a run always shows
 _NAMED = ("model", "hidden_size", "seed")
 
-
-@dataclass(frozen=True)
-class SweepRun:
-    """A run of a sweep: the name of its folder, and its config."""
-
-    name: str
-    config: Config
+# the configs of the runs of a sweep, keyed by the names of their folders
+Plan = dict[str, Config]
 
 
-def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
+def expand(task: str | None, values: Mapping[str, Any]) -> Plan:
     r"""Runs for all combinations of the values of the options.
 
     $$ \{\text{models}\} \times \{\text{sizes}\} \times \dots \times \{\text{seeds}\} $$
@@ -51,21 +45,20 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
     """
     axes = _axes({"threads": 1} | dict(values))
     varied = [name for name in axes if len(axes[name]) > 1 and name[-1] not in _NAMED]
-    runs: dict[str, SweepRun] = {}
+    runs: Plan = {}
     for point in product(*axes.values()):
         options = dict(zip(axes, point, strict=True))
         config = _config(task, options)
-        words = {path[-1]: options[path] for path in varied}
-        run = SweepRun(_name(config, words), config)
-        if runs.setdefault(run.name, run) != run:
+        name = _name(config, {path[-1]: options[path] for path in varied})
+        if runs.setdefault(name, config) != config:
             raise ValueError(
                 f"values must differ in letters and digits, since these name the runs; "
-                f"got two runs called {run.name}. Use a separate sweep for one of them."
+                f"got two runs called {name}. Use a separate sweep for one of them."
             )
-    return list(runs.values())
+    return runs
 
 
-def with_known_names(out: Path, runs: Sequence[SweepRun]) -> list[SweepRun]:
+def with_known_names(out: Path, runs: Plan) -> Plan:
     """Give runs the names that they already have in the plan of a folder.
 
     Args:
@@ -73,52 +66,62 @@ def with_known_names(out: Path, runs: Sequence[SweepRun]) -> list[SweepRun]:
         runs: the runs to train.
 
     Returns:
-        The same runs. A run that is in the plan gets its name and command from there.
+        The runs, in the same order. A run that is already in the plan of the folder
+        gets its name and command from there.
 
     Raises:
         RunError: if a name already belongs to another run, or to a folder that is not
             part of this sweep, or if the plan is damaged.
     """
-    known = read_plan(out) if (out / PLAN).exists() else []
-    return [_with_known_name(out, run, known) for run in runs]
+    known = _known(out)
+    return dict(_with_known_name(out, *run, known) for run in runs.items())
 
 
-def _with_known_name(out: Path, run: SweepRun, known: Sequence[SweepRun]) -> SweepRun:
-    options = _comparable(run.config)
-    for other in known:
-        if _comparable(other.config) == options:
-            return other
-    for other in known:
-        if other.name == run.name:
-            old = _comparable(other.config)
-            name = next(n for n in old | options if old.get(n) != options.get(n))
-            raise RunError(
-                f"{out / run.name} must keep its options; got {name} "
-                f"{options.get(name)} instead of {old.get(name)}. Choose another "
-                f"`--out`, or sweep over both values."
-            )
-    if (out / run.name).exists():
+def _with_known_name(
+    out: Path, name: str, config: Config, known: Plan
+) -> tuple[str, Config]:
+    new = _comparable(config)
+    for other, other_config in known.items():
+        if _comparable(other_config) == new:
+            return other, other_config
+    if name in known:
+        old = _comparable(known[name])
+        option = next(n for n in old | new if old.get(n) != new.get(n))
         raise RunError(
-            f"{out / run.name} exists, but is not in {out / PLAN}. Choose another "
+            f"{out / name} must keep its options; got {option} {new.get(option)} "
+            f"instead of {old.get(option)}. Choose another `--out`, or sweep over both "
+            f"values."
+        )
+    if (out / name).exists():
+        raise RunError(
+            f"{out / name} exists, but is not in {out / PLAN}. Choose another "
             f"`--out`, or move that folder."
         )
-    return run
+    return name, config
 
 
-def write_plan(out: Path, runs: Sequence[SweepRun]) -> None:
+def write_plan(out: Path, runs: Plan) -> Plan:
     """Add runs to the plan of a folder.
 
     Args:
         out: folder of a sweep, which may have no plan yet.
         runs: the runs that `with_known_names` returned.
+
+    Returns:
+        The new plan of the folder.
     """
-    known = read_plan(out) if (out / PLAN).exists() else []
-    merged = {run.name: run.config for run in (*known, *runs)}
-    plan = {name: json.loads(config.to_json()) for name, config in merged.items()}
-    files.write_atomically(out / PLAN, files.as_json({"runs": plan}))
+    plan = _known(out) | runs
+    content = {name: json.loads(config.to_json()) for name, config in plan.items()}
+    files.write_atomically(out / PLAN, files.as_json({"runs": content}))
+    return plan
 
 
-def read_plan(out: Path) -> list[SweepRun]:
+def _known(out: Path) -> Plan:
+    """The plan of a folder; empty if the folder has no plan yet."""
+    return read_plan(out) if (out / PLAN).exists() else {}
+
+
+def read_plan(out: Path) -> Plan:
     """Read the plan of a folder.
 
     Args:
@@ -136,9 +139,7 @@ def read_plan(out: Path) -> list[SweepRun]:
             # refuse a name that is a path, since it could lead out of the folder
             if not files.is_file_name(name):
                 raise ValueError(f"the name {name!r}")  # noqa: TRY301 - caught below
-        return [
-            SweepRun(n, Config.from_json(json.dumps(run))) for n, run in runs.items()
-        ]
+        return {n: Config.from_json(json.dumps(run)) for n, run in runs.items()}
     except FileNotFoundError:
         raise RunError(
             f"{out} must be the folder of a sweep; it has no {PLAN}. Give the folder "
@@ -151,7 +152,7 @@ def read_plan(out: Path) -> list[SweepRun]:
         ) from error
 
 
-def check_trust(runs: Sequence[SweepRun], *, trust: bool) -> None:
+def check_trust(runs: Plan, *, trust: bool) -> None:
     """Raise if a plan from a file names classes that must not be imported.
 
     Args:
@@ -164,9 +165,9 @@ def check_trust(runs: Sequence[SweepRun], *, trust: bool) -> None:
     from isometry.lab.paper.networks import NETWORKS
     from isometry.lab.tasks import TASKS
 
-    for run in runs:
-        TASKS.find(run.config.task, trust=trust)
-        NETWORKS.find(run.config.training.model, trust=trust)
+    for config in runs.values():
+        TASKS.find(config.task, trust=trust)
+        NETWORKS.find(config.training.model, trust=trust)
 
 
 def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:

@@ -10,42 +10,28 @@ from isometry.lab._files import data_folder
 from isometry.lab._options import add_fields, suggestion
 from isometry.lab._sweep.command import DRY_RUN, perform
 from isometry.lab._sweep.engine import Engine
-from isometry.lab._sweep.plan import SweepRun
+from isometry.lab._sweep.plan import Plan
 from isometry.lab._train import command as train
+from isometry.lab._train.config import Config
 from isometry.lab.paper.protocol import PLANS, PlannedRun, plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry reproduce` to its parser."""
     add = parser.add_argument
-    add(
-        "what",
-        choices=PLANS,
-        help="a figure or table of the paper at full length; the shorter runs that are "
-        "recorded in docs/reproduction.md; or a search beyond the paper",
+    text = (
+        "a figure or table of the paper at full length; the shorter runs that are "
+        "recorded in docs/reproduction.md; or a search beyond the paper"
     )
+    add("what", choices=PLANS, help=text)
     add("--models", nargs="+", metavar="MODEL", help="networks (default: all)")
-    add(
-        "--runs",
-        nargs="+",
-        metavar="NAME",
-        help="only these runs, in this order; a run has the name of its folder, "
-        "which `--dry-run` shows",
-    )
+    text = "only these runs, in this order; `--dry-run` shows the names of all runs"
+    add("--runs", nargs="+", metavar="NAME", help=text)
     add("--skip", nargs="+", metavar="NAME", default=(), help="all runs except these")
-    add(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder of the runs and the report (default: under the user's data "
-        "directory)",
-    )
-    add(
-        "--timit",
-        type=Path,
-        metavar="DIR",
-        help="folder of the TIMIT corpus; for `recorded`, of its free sample",
-    )
+    text = "folder of runs and report (default: in the user's data directory)"
+    add("--out", type=Path, metavar="DIR", help=text)
+    text = "folder of the TIMIT corpus; for `recorded`, of its free sample"
+    add("--timit", type=Path, metavar="DIR", help=text)
     add("--dry-run", action="store_true", help=DRY_RUN)
     # by default one run at a time, so that the measured times are comparable
     add_fields(parser, Engine, "limits", only=("jobs", "budget"))
@@ -68,21 +54,21 @@ def main(options: argparse.Namespace) -> int:
     return perform(values | {"out": out}, _planned, again)
 
 
-def sweep_run(run: PlannedRun, timit: Path | None = None) -> SweepRun:
-    """Turn a planned run into a run of a sweep.
+def config_of(run: PlannedRun, timit: Path | None = None) -> Config:
+    """The config of a planned run.
 
     Args:
         run: the planned run.
         timit: folder of the recordings; only runs on TIMIT need it.
 
     Returns:
-        The run with its name and its config.
+        The config.
     """
     options = run.all_options() | ({"root": f"{timit}"} if _is_speech(run) else {})
-    return SweepRun(run.name, train.read(options)[0])
+    return train.read(options)[0]
 
 
-def _planned(values: Mapping[str, Any]) -> list[SweepRun]:
+def _planned(values: Mapping[str, Any]) -> Plan:
     """The chosen runs of a plan, in the order in which they are trained.
 
     Without `--timit`, the runs on TIMIT are left out. The plan "timit" requires the
@@ -101,7 +87,7 @@ def _planned(values: Mapping[str, Any]) -> list[SweepRun]:
             "`--timit`.\n"
         )
         runs = [run for run in runs if not _is_speech(run)]
-    return [sweep_run(run, timit) for run in runs]
+    return {run.name: config_of(run, timit) for run in runs}
 
 
 def _chosen(

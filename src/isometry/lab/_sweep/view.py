@@ -124,11 +124,8 @@ class View:
             return f"  {name}  begins"
         step, total = record["step"], read_json(self.out / name / CONFIG)["iterations"]
         left = timedelta(seconds=round((total - step) * record["seconds"] / step))
-        values = "  ".join(
-            f"{key} {record[key]:.4g}"
-            for key in ("loss", "accuracy", "orthogonality")
-            if key in record
-        )
+        keys = [k for k in ("loss", "accuracy", "orthogonality") if k in record]
+        values = "  ".join(f"{key} {record[key]:.4g}" for key in keys)
         return f"  {name}  {step}/{total}  {left} left  {values}"
 
     def _log_size(self, name: str) -> int:
@@ -204,8 +201,7 @@ def log_of(folder: Path) -> Path:
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
     """Redirect the process's stdout and stderr to a file, including output from C."""
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context(path.open("a", buffering=1))
+    with path.open("a", buffering=1) as log, contextlib.ExitStack() as stack:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         log.write(f"{now} process {os.getpid()}\n")
         for number in (1, 2):
