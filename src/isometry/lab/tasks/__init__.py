@@ -39,16 +39,7 @@ def _accept(value: Any) -> type[AbstractTask]:
     return kind
 
 
-TASKS: Registry[type[AbstractTask]] = Registry(
-    "task",
-    "isometry.tasks",
-    {
-        "copying": CopyingTask,
-        "adding": AddingTask,
-        "mnist": MnistTask,
-        "timit": TimitTask,
-    },
-    _accept,
-)
+_OURS = {task.name: task for task in (CopyingTask, AddingTask, MnistTask, TimitTask)}
+TASKS = Registry[type[AbstractTask]]("task", "isometry.tasks", _OURS, _accept)
 
 __all__ = ["AddingTask", "CopyingTask", "MnistTask", "TimitTask", "TASKS"]

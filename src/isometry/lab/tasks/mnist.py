@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from isometry.lab._data.get import find_data
-from isometry.lab.task import (
-    AbstractTask,
-    Batch,
-    Split,
-    batches_per_epoch,
-    last,
-    training_rows,
-)
+from isometry.lab.task import AbstractTask, Batch, Split, last, training_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,8 +83,8 @@ class MnistTask(AbstractTask):
         return key, f"Pixel by pixel, {name}", frozenset({"permute", "dataset"})
 
     def epoch(self, size: int) -> int:
-        """Number of batches in one pass over the training set."""
-        return batches_per_epoch(len(self._images["train"].labels), size)
+        """Number of batches in one pass over the training set, rounded up."""
+        return -(-len(self._images["train"].labels) // size)
 
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1

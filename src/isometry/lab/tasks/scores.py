@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from isometry.lab._data.speech import SAMPLE_RATE
@@ -148,8 +148,5 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     return value if math.isfinite(value) and value >= 0 else None
 
 
-MEASURES: "dict[str, Callable[[np.ndarray, np.ndarray], float | None]]" = {
-    "segsnr": segmental_snr,
-    "stoi": stoi,
-    "pesq": pesq,
-}
+# functions of a recording and an estimate, keyed by the names of their scores
+MEASURES = {"segsnr": segmental_snr, "stoi": stoi, "pesq": pesq}

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from isometry.lab._data import speech
 from isometry.lab._data.speech import BINS, Splits, log_power, read_recording
-from isometry.lab.task import (
-    AbstractTask,
-    Batch,
-    Split,
-    batches_per_epoch,
-    part,
-    training_rows,
-)
+from isometry.lab.task import AbstractTask, Batch, Split, part, training_rows
 from isometry.lab.tasks.scores import check_installed, judge
 
 if TYPE_CHECKING:
@@ -83,8 +76,8 @@ class TimitTask(AbstractTask):
         return "timit", "Speech prediction, TIMIT", frozenset()
 
     def epoch(self, size: int) -> int:
-        """Number of batches in one pass over the training set."""
-        return batches_per_epoch(len(self._splits.train), size)
+        """Number of batches in one pass over the training set, rounded up."""
+        return -(-len(self._splits.train) // size)
 
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
@@ -154,8 +147,9 @@ class TimitTask(AbstractTask):
             # take a path that belongs to the next batch.
             for output, path in zip(outputs.unbind(1), paths, strict=False):
                 samples = read_recording(self._root / path)
-                first, F = self._spectrum(path)[:1], len(self._spectrum(path))
-                ahead = torch.cat((first, output[: F - 1]))
+                frames = self._spectrum(path)
+                F = len(frames)
+                ahead = torch.cat((frames[:1], output[: F - 1]))
                 y = output[:F] if self.target == "previous" else ahead
                 estimate = speech.waveform(y, speech.spectra(samples), len(samples))
                 yield samples, estimate.numpy()
