@@ -73,8 +73,7 @@ def find_data(
         folder = Path(folder)
         if not folder.is_dir():
             raise ValueError(
-                f"`{option}` must be a folder; got {folder}. Leave it out to fetch "
-                f"{name}."
+                f"`{option}` must be a folder; got {folder}. To fetch {name}, omit it."
             )
         paths = {file: catalogue.find(file, folder) for file in files}
         contents = {f: catalogue.read(f, path) for f, path in paths.items() if path}
@@ -92,17 +91,14 @@ def _cached(file: File, folder: Path) -> bytes | None:
 
     A copy that turns out to be damaged is removed.
     """
-    path = catalogue.find(file, folder)
-    if path is None:
-        return None
-    try:
-        return catalogue.read(file, path)
-    except DamagedFileError as error:
-        _log.warning("%s", error)
-        # after removing this copy, check again: the folder may have the file twice,
-        # with and without `.gz`
-        path.unlink()
-        return _cached(file, folder)
+    # the folder may have the file twice, with and without `.gz`
+    while path := catalogue.find(file, folder):
+        try:
+            return catalogue.read(file, path)
+        except DamagedFileError as error:
+            _log.warning("%s", error)
+            path.unlink()
+    return None
 
 
 def _fetched(name: str, missing: list[File], folder: Path) -> dict[File, bytes]:
@@ -146,11 +142,8 @@ def _advice(name: str, missing: list[File], folder: Path, tried: list[str]) -> s
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry data` to its parser."""
-    parser.add_argument(
-        "action",
-        choices=["get"],
-        help="fetch a dataset if it is missing, and print its folder",
-    )
+    text = "fetch a dataset if it is missing, and print its folder"
+    parser.add_argument("action", choices=["get"], help=text)
     parser.add_argument("name", choices=sorted(CATALOGUE), help="the dataset")
     parser.add_argument(
         "--folder", type=Path, help="search here first; the files may be compressed"
