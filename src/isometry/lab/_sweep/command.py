@@ -24,9 +24,8 @@ DRY_RUN = "print the commands without running them"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry sweep` to its parser."""
-    parser.add_argument(
-        "--resume", type=Path, metavar="DIR", help="resume the sweep in this folder"
-    )
+    text = "resume the sweep in this folder"
+    parser.add_argument("--resume", type=Path, metavar="DIR", help=text)
     add_trust(parser)
     add_tasks(parser, _add_own, several=True)
 

@@ -52,8 +52,7 @@ class Engine:
             )
         if self.address is not None and self.engine != "ray":
             raise ValueError(
-                f"`address` must come with `--engine ray`; got {self.address!r} "
-                f"without it. Leave the address out, or add `--engine ray`."
+                f"`address` must come with `--engine ray`; got only {self.address!r}."
             )
 
     def at_a_time(self, runs: Plan) -> int:
@@ -145,9 +144,7 @@ def carry_out(runs: Plan, out: Path, engine: Engine) -> dict[str, str]:
     """
     statuses = {n: read_run(out / n).status for n in runs if (out / n).exists()}
     skipped = (*ENDED, "diverged")
-    missing = {
-        n: config for n, config in runs.items() if statuses.get(n) not in skipped
-    }
+    missing = {n: run for n, run in runs.items() if statuses.get(n) not in skipped}
     if not missing:
         return {}
     jobs = engine.at_a_time(missing)

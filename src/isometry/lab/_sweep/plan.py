@@ -89,8 +89,7 @@ def _with_known_name(
         option = next(n for n in old | new if old.get(n) != new.get(n))
         raise RunError(
             f"{out / name} must keep its options; got {option} {new.get(option)} "
-            f"instead of {old.get(option)}. Choose another `--out`, or sweep over both "
-            f"values."
+            f"instead of {old.get(option)}. Choose another `--out`, or sweep over both."
         )
     if (out / name).exists():
         raise RunError(

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "only these runs, in this order; `--dry-run` shows the names of all runs"
     add("--runs", nargs="+", metavar="NAME", help=text)
     add("--skip", nargs="+", metavar="NAME", default=(), help="all runs except these")
-    text = "folder of runs and report (default: in the user's data directory)"
-    add("--out", type=Path, metavar="DIR", help=text)
+    usual, text = data_folder() / "reproduce", "folder of runs and report (%(default)s)"
+    add("--out", type=Path, metavar="DIR", default=usual, help=text)
     text = "folder of the TIMIT corpus; for `recorded`, of its free sample"
     add("--timit", type=Path, metavar="DIR", help=text)
     add("--dry-run", action="store_true", help=DRY_RUN)
@@ -48,10 +48,7 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 0; 1 if a run failed, diverged or ran out of time; 2 if an option
         is invalid or a file cannot be used; 130 after an interruption.
     """
-    values = vars(options)
-    out = values["out"] or data_folder() / "reproduce"
-    again = "The same command resumes every run."
-    return perform(values | {"out": out}, _planned, again)
+    return perform(vars(options), _planned, "The same command resumes every run.")
 
 
 def config_of(run: PlannedRun, timit: Path | None = None) -> Config:

@@ -92,15 +92,11 @@ class View:
         text = f"{name} {'failed' if message else status}"
         if summary and not message:
             text += f" after {summary['steps']} steps, {summary['seconds']:.0f} s"
-        self._clear()
+        self.close()
         self._write([f"{text}  ({self._counts()})"])
 
-    def close(self) -> None:
-        """Remove the view from the terminal."""
-        self._clear()
-
     def _show(self) -> None:
-        self._clear()
+        self.close()
         lines = [self._counts(), *(self._line(name) for name in self.running)]
         if self.live:
             width, height = shutil.get_terminal_size()
@@ -132,7 +128,8 @@ class View:
         path = log_of(self.out / name)
         return path.stat().st_size if path.exists() else 0
 
-    def _clear(self) -> None:
+    def close(self) -> None:
+        """Remove the view from the terminal. The next update draws it again."""
         if self.height:
             # move to the first line of the view, and clear everything from there
             self.stream.write(f"\x1b[{self.height}A\x1b[J")
@@ -211,6 +208,5 @@ def _logged(path: Path) -> Iterator[None]:
             os.dup2(log.fileno(), number)
         # Redirect Python's streams, too. If they have been replaced, for example by
         # pytest, they do not write to these file descriptors.
-        stack.enter_context(contextlib.redirect_stdout(log))
-        stack.enter_context(contextlib.redirect_stderr(log))
-        yield
+        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            yield
