@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.testing._internal.two_tensor import TwoTensor
 
 from isometry._backend import (
+    Backend,
     Cell,
     Polynomial,
     Stage,
     TimeSteps,
-    TorchBackend,
     backend_for,
 )
 from isometry._backend.constants import HALVED_FROM
@@ -77,7 +77,7 @@ def test_a_wrong_tensor_is_refused(case):
     make, error, message = WRONG_TENSORS[case]
     native, wrong, right = built(torch.float32), make(), matrices()
     if isinstance(wrong, Tensor) and case not in ("small", "large"):
-        assert type(backend_for(right, wrong)) is TorchBackend
+        assert type(backend_for(right, wrong)) is Backend
     with pytest.raises(error, match=message):
         native.multiply(right, wrong)
     if case in ("small", "large") or not isinstance(wrong, Tensor):
@@ -237,7 +237,7 @@ def test_a_scan_without_rows(sizes):
     The torch backend used to raise IndexError if there were no time steps.
     """
     H, h0, W = torch.zeros(0, N), torch.zeros(0, N), matrices()[0] + 1
-    for backend in (TorchBackend(), built(torch.float32)):
+    for backend in (Backend(), built(torch.float32)):
         cell, steps = Cell(W, Sigma("modrelu"), torch.ones(N)), TimeSteps(sizes)
         backend.scan(H, cell, h0, steps)
         gradients = backend.scan_adjoint(

@@ -15,12 +15,11 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from isometry._backend.abstract import AbstractBackend, Polynomial, PowerSums
 from isometry._backend.constants import FEWEST_ROWS, HALVED_FROM, MOST_SLOTS, SIGMAS
 from isometry._backend.library import (
     c_library,
@@ -33,7 +32,8 @@ from isometry._backend.library import (
 )
 from isometry._backend.memory import address, recycled, refusal
 from isometry._backend.nonlinearities import NONLINEARITIES
-from isometry._backend.operations import TorchBackend
+from isometry._backend.operations import Backend, PowerSums
+from isometry._backend.polynomial import Polynomial
 from isometry._backend.recurrence import Cell, Gradients, TimeSteps
 from isometry._backend.store import BuildError
 from isometry._dtypes import PRECISIONS
@@ -57,8 +57,13 @@ class CRecurrence(ctypes.Structure):
     ]
 
 
-class NativeBackend(AbstractBackend):
+class NativeBackend(Backend):
     """The backend that computes in C, for one dtype.
+
+    The inherited methods compute what torch computes faster than C: squares of small
+    matrices, and the polynomials of batches, since one call of torch's batched product
+    makes use of all threads. They also compute `powers` where the plan is known from a
+    bound on the norm. They get large squares from C in turn.
 
     Args:
         library: our C library.
@@ -73,11 +78,6 @@ class NativeBackend(AbstractBackend):
         self.dtype = dtype
         self.gemm = ctypes.cast(gemm, ctypes.c_void_p)
         self._c = raw(library, dtype)
-        # Torch computes what it computes faster than C: squares of small matrices, and
-        # the polynomials of batches, since one call of torch's batched product makes
-        # use of all threads. It also computes `powers` where the plan is known from a
-        # bound on the norm. It gets large squares from C in turn.
-        self._torch = TorchBackend(inner=self)
         # `gemm` is tested without tensors: a backend may be created while a model is
         # exported, and then new tensors are fake and have no memory.
         number = PRECISIONS[dtype].c_type
@@ -102,7 +102,7 @@ class NativeBackend(AbstractBackend):
     def square(self, A: Tensor, out: Tensor) -> None:
         # from `HALVED_FROM` rows on, C computes the lower half of A^2 and mirrors it
         if A.shape[-1] < HALVED_FROM:
-            self._torch.square(A, out)
+            super().square(A, out)
             return
         batch, n, a = self._matrices("A", A)
         c = self._pointer("out", out, batch * n * n)
@@ -124,12 +124,11 @@ class NativeBackend(AbstractBackend):
         from_coordinates: bool = False,
     ) -> PowerSums | None:
         if len(A) > 1 or skip_up_to is None:
-            return self._torch.powers(
+            return super().powers(
                 A, W, skip_up_to=skip_up_to, from_coordinates=from_coordinates
             )
-        n, slots = A.shape[-1], len(W)
-        _require(slots >= 3, "W", slots, "have 3 slots or more")
-        a, w = self._pointer("A", A, n * n), self._pointer("W", W, slots * n * n)
+        n = A.shape[-1]
+        a, w = self._pointer("A", A, n * n), self._slots(W, 3, n)
         sums = (ctypes.c_double * 3)()
         self._c.powers(self.gemm, a, w, sums, skip_up_to, from_coordinates, n)
         s2, s3, s4 = sums
@@ -137,14 +136,15 @@ class NativeBackend(AbstractBackend):
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
         if W.shape[1] > 1:
-            return self._torch.evaluate(W, polynomial)
+            return super().evaluate(W, polynomial)
         table = polynomial_table(polynomial, self.dtype)
-        n, w = W.shape[-1], self._slots(W, table)
+        n = W.shape[-1]
+        w = self._slots(W, polynomial.slots, n)
         Q = W.new_empty(W.shape[1:])
         # memory for the two factors L and R of a `Stage`
         scratch = recycled((2, n, n), Q, temporary=True)
         outputs = (Q.data_ptr(), scratch.data_ptr())
-        self._c.evaluate(self.gemm, w, *outputs, table.numbers, *table.counts, n)
+        self._c.evaluate(self.gemm, w, *outputs, *table, n)
         return Q
 
     def pull_back(
@@ -156,20 +156,20 @@ class NativeBackend(AbstractBackend):
         from_coordinates: bool = False,
     ) -> Tensor:
         if W.shape[1] > 1:
-            return self._torch.pull_back(
+            return super().pull_back(
                 W, polynomial, G, from_coordinates=from_coordinates
             )
         table = polynomial_table(polynomial, self.dtype)
-        n, w = W.shape[-1], self._slots(W, table)
+        n = W.shape[-1]
+        w = self._slots(W, polynomial.slots, n)
         # C reads the transpose of G. If G is itself the transpose of a contiguous
         # matrix, `contiguous` copies nothing.
         Gt = G.mT.contiguous()
         g, X = self._pointer("G", Gt, n * n), torch.empty_like(Gt)
         # memory for L, R, the gradient of L and one gradient for each slot
-        scratch = recycled((3 + table.slots, n, n), X, temporary=True)
-        outputs, counts = (X.data_ptr(), scratch.data_ptr()), table.counts
-        options = (table.numbers, *counts, from_coordinates, n)
-        self._c.pull_back(self.gemm, w, g, *outputs, *options)
+        scratch = recycled((3 + polynomial.slots, n, n), X, temporary=True)
+        outputs = (X.data_ptr(), scratch.data_ptr())
+        self._c.pull_back(self.gemm, w, g, *outputs, *table, from_coordinates, n)
         return X
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
@@ -219,11 +219,10 @@ class NativeBackend(AbstractBackend):
         batch = X.numel() // (n * n) if n else 0
         return batch, n, self._pointer(name, X, batch * n * n)
 
-    def _slots(self, W: Tensor, table: "PolynomialTable") -> int:
-        """The address of W, which must have at least the slots that `table` needs."""
-        slots, n = len(W), W.shape[-1]
-        _require(slots >= table.slots, "W", slots, f"have {table.slots} slots or more")
-        return self._pointer("W", W, slots * n * n)
+    def _slots(self, W: Tensor, least: int, n: int) -> int:
+        """The address of W, which must have at least so many slots of n x n numbers."""
+        _require(len(W) >= least, "W", len(W), f"have {least} slots or more")
+        return self._pointer("W", W, len(W) * n * n)
 
     def _recurrence(self, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> CRecurrence:
         """The recurrence as C reads it; the caller must keep the tensors alive."""
@@ -258,21 +257,16 @@ class NativeBackend(AbstractBackend):
         return self._pointer("b", cell.b, int(share * len(cell.W)))
 
 
-class PolynomialTable(NamedTuple):
-    """The coefficients of a polynomial in the form that C reads; see polynomial.h."""
-
-    # a C array: the coefficients of all stages and of the final combination, then the
-    # multiple of I
-    numbers: Any
-    # the number of powers, the number of stages, and a mask of the stages that are
-    # squares
-    counts: tuple[int, int, int]
-    slots: int
-
-
 @lru_cache(maxsize=256)
-def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTable:
-    """The coefficients of a polynomial in the form that C reads.
+def polynomial_table(
+    polynomial: Polynomial, dtype: torch.dtype
+) -> tuple[Any, int, int, int]:
+    """The coefficients of a polynomial in the form that C reads; see polynomial.h.
+
+    Returns:
+        A C array with the coefficients of all stages and of the final combination, then
+        the multiple of I; the number of powers; the number of stages; and a bit mask,
+        in which bit s is set if stage s is a square.
 
     Raises:
         ValueError: if the polynomial does not have the sizes that C requires.
@@ -282,8 +276,9 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     fits = len(stages) >= 1 and slots <= MOST_SLOTS
     most = MOST_SLOTS + 1 - powers
     _require(fits, "stages", len(stages), f"be from 1 to {most}")
-    last_is_product = not polynomial.squares >> (len(stages) - 1)
-    _require(last_is_product, "squares", polynomial.squares, "leave out the last stage")
+    squares = sum(stage.is_square << place for place, stage in enumerate(stages))
+    last_is_product = not squares >> (len(stages) - 1)
+    _require(last_is_product, "squares", squares, "leave out the last stage")
     numbers: list[float] = []
     for stage in stages:
         numbers += [stage.identity, *stage.L, *stage.R, *stage.F]
@@ -294,7 +289,7 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     size = len(stages) * (2 * powers + len(stages)) + slots + 1
     _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
     array = (PRECISIONS[dtype].c_type * size)(*numbers)
-    return PolynomialTable(array, (powers, len(stages), polynomial.squares), slots)
+    return array, powers, len(stages), squares
 
 
 def _threads(batch: int) -> int:
@@ -329,14 +324,12 @@ def kernels_origin() -> str:
     return f"none: {' '.join(reasons) or origin}"
 
 
-_torch = TorchBackend()
-# the backend for each dtype that `backend_for` has seen
-_backends: dict[object, AbstractBackend] = {}
+_torch = Backend()
 # how many `only_torch` contexts are active
 _switched_off = 0
 
 
-def backend_for(*tensors: Tensor | None) -> AbstractBackend:
+def backend_for(*tensors: Tensor | None) -> Backend:
     """The backend for these tensors: C if it can read all of them, otherwise torch.
 
     C reads plain contiguous tensors on the CPU, all float32 or all float64. Inside a
@@ -346,10 +339,8 @@ def backend_for(*tensors: Tensor | None) -> AbstractBackend:
     first = tensors[0]
     assert first is not None
     dtype = first.dtype
-    backend = _backends.get(dtype)
-    if backend is None:
-        backend = _backends[dtype] = native_backend(dtype) or _torch
-    if backend is _torch or _switched_off or dispatch_modes():
+    backend = native_backend(dtype)
+    if backend is None or _switched_off or dispatch_modes():
         return _torch
     for X in tensors:
         if X is not None and address(X, dtype) is None:

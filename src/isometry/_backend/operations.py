@@ -1,4 +1,4 @@
-"""The backend that computes with torch's operations, on any device.
+"""What a backend computes, with torch's operations, on any device.
 
 Every product writes into existing memory, with `out=` or in place, so autocast does not
 change its dtype.
@@ -8,12 +8,19 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from isometry._backend import recurrence
-from isometry._backend.abstract import AbstractBackend, Polynomial, PowerSums
 from isometry._backend.memory import recycled
+from isometry._backend.nonlinearities import NONLINEARITIES
+from isometry._backend.polynomial import Polynomial
 from isometry._backend.recurrence import Cell, Gradients, TimeSteps
+
+# A number for one matrix, an array for several matrices, and a tensor where the host
+# must not wait for the device. At n = 64, operations on arrays of length one would take
+# a tenth of the time of an exponential.
+Sum = float | NDArray | Tensor
+PowerSums = tuple[Sum, Sum, Sum]
 
 # A sum over a matrix is split into partial sums over whole rows, and these are added in
 # double precision. Each partial sum covers either one row, of any length, or several
@@ -21,6 +28,12 @@ from isometry._backend.recurrence import Cell, Gradients, TimeSteps
 # the bounds on the largest angle were too low, by up to 0.4 % at n = 127 and by 4 % at
 # n = 2048.
 _MOST_TERMS = 128
+
+# The gradient with respect to W is a sum of products d_t^T h_{t-1} over all time steps
+# t, where d_t is the gradient with respect to the drive u_t. If all sequences have the
+# same length, the terms of up to this many time steps are added as one product, as soon
+# as their rows d_t are known.
+_TIME_STEPS_TOGETHER = 8
 
 
 @lru_cache
@@ -63,27 +76,26 @@ def power_sums(pair: Tensor) -> PowerSums:
     return s2, s3, s4
 
 
-class TorchBackend(AbstractBackend):
-    """Torch's operations, on any device.
+class Backend:
+    """Operations on matrices (batch, n, n) and slots (slots, batch, n, n).
 
-    Args:
-        inner: computes skew matrices and squares for `powers`, `evaluate` and
-            `pull_back`; None for torch's operations.
+    `NativeBackend` overrides these methods for tensors that C can read.
     """
 
-    def __init__(self, inner: AbstractBackend | None = None) -> None:
-        self._inner = self if inner is None else inner
-
     def skew(self, X: Tensor) -> Tensor:
+        """L - L^H with L the strictly lower triangle of X; see `plain_skew`."""
         return plain_skew(X)
 
     def skew_adjoint(self, G: Tensor) -> Tensor:
+        """The strictly lower triangle of G - G^T, for a real G."""
         return (G - G.mT).tril(-1)
 
     def square(self, A: Tensor, out: Tensor) -> None:
+        """Write A^2 of Hermitian or skew matrices into `out`, which must not be A."""
         torch.bmm(A, A, out=out)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
+        """The product X Y of two single matrices, or X^T Y if `transposed`."""
         return torch.mm(X.mT if transposed else X, Y, out=torch.empty_like(Y))
 
     def powers(
@@ -94,9 +106,19 @@ class TorchBackend(AbstractBackend):
         skip_up_to: float | None,
         from_coordinates: bool = False,
     ) -> PowerSums | None:
+        r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
+
+        If `skip_up_to` is None, $A^4$ is not computed. On the CPU, $A^4$ is also
+        skipped if $\sum \theta^4$ is at most `skip_up_to` for every matrix. The sum is
+        over all angles $\theta$ of a complex matrix, and over one angle of each pair of
+        a real matrix. With `from_coordinates`, the argument A holds coordinates, from
+        which `skew` computes the skew matrix.
+
+        Returns the `power_sums` of $A^2$ and $A^4$, or None if $A^4$ was not computed.
+        """
         if from_coordinates:
-            A = self._inner.skew(A)
-        self._inner.square(W[0].copy_(A), W[1])
+            A = self.skew(A)
+        self.square(W[0].copy_(A), W[1])
         if skip_up_to is None:
             return None
         # On an accelerator, the host would have to wait for this norm, and again for
@@ -105,10 +127,14 @@ class TorchBackend(AbstractBackend):
             norm = float(torch.linalg.matrix_norm(W[1]).max())
             if norm * norm * (1.0 if A.is_complex() else 0.5) <= skip_up_to:
                 return None
-        self._inner.square(W[1], W[2])
+        self.square(W[1], W[2])
         return power_sums(W[1:3])
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
+        """Return the polynomial p(A), given the powers of A in the first slots of W.
+
+        The products of all stages but the last are written into the slots that follow.
+        """
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         Q = W.new_empty(W.shape[1:])
         factors = recycled((2, *Q.shape), Q, temporary=True)
@@ -118,7 +144,7 @@ class TorchBackend(AbstractBackend):
         for k, (stage, (pair, final, _)) in enumerate(stages, polynomial.powers):
             torch.mm(pair, slots[:k], out=both[: len(pair)])
             if stage.is_square:
-                self._inner.square(L, W[k])
+                self.square(L, W[k])
                 continue
             _add_identity(L, stage.identity)
             if stage.F:
@@ -139,6 +165,11 @@ class TorchBackend(AbstractBackend):
         *,
         from_coordinates: bool = False,
     ) -> Tensor:
+        """Skew gradient with respect to A, given the gradient G with respect to p(A).
+
+        With `from_coordinates`, the result is instead the gradient with respect to the
+        coordinates from which `skew` computed A.
+        """
         # `scratch` holds, one matrix after the other: L; R, and later the gradient of R
         # in its place; the gradient of L; the gradient of F; and one gradient for each
         # slot. The gradients of R, L and F are adjacent in memory. So one thin product
@@ -172,10 +203,24 @@ class TorchBackend(AbstractBackend):
                     sums[:k].addmm_(transposed, factor_gradients[:2])
             G = slot_gradients[k - 1]
         g = _through_powers(W, slot_gradients, polynomial.powers, gL)
-        return self._inner.skew_adjoint(g) if from_coordinates else g
+        return self.skew_adjoint(g) if from_coordinates else g
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
-        recurrence.scan(H, cell, h0, time_steps)
+        """Overwrite the drive in H with the states.
+
+        Args:
+            H: on entry, the drive u_t of every time step; on return, the states h_t.
+            cell: the recurrence.
+            h0: the states before the first time step.
+            time_steps: the rows of each time step.
+        """
+        previous, Wt = h0, cell.W.mT
+        apply_ = NONLINEARITIES[cell.sigma.name].apply_
+        for start, size in zip(time_steps.starts, time_steps.sizes, strict=False):
+            h = H[start : start + size]
+            h.addmm_(previous[:size], Wt)
+            apply_(h, cell.b, cell.smoothing(start, start + size))
+            previous = h
 
     def scan_adjoint(
         self,
@@ -188,9 +233,44 @@ class TorchBackend(AbstractBackend):
         dH: Tensor | None,
         dh_last: Tensor | None,
     ) -> Gradients:
-        return recurrence.scan_adjoint(
-            D, H, cell, h0, time_steps, dH=dH, dh_last=dh_last
-        )
+        """Write the gradient with respect to the drive into D; return the others.
+
+        Args:
+            D: memory for the gradient with respect to the drive.
+            H: the states.
+            cell: the recurrence.
+            h0: the states before the first time step.
+            time_steps: the rows of each time step.
+            dH: the gradient with respect to every state, or None.
+            dh_last: the gradient with respect to the last state of each sequence, or
+                None.
+        """
+        W, sigma, b, _ = cell
+        adjoint_ = NONLINEARITIES[sigma.name].adjoint_
+        dW, db = torch.zeros_like(W), None if b is None else torch.zeros_like(b)
+        starts, sizes = time_steps.starts, time_steps.sizes
+        rows_after = 0
+        for t in reversed(range(len(sizes))):
+            begin, end = starts[t], starts[t + 1]
+            d = D[begin:end]
+            d.copy_(dH[begin:end]) if dH is not None else d.zero_()
+            # sequences that have no time step t + 1 end here
+            if dh_last is not None and sizes[t] > rows_after:
+                d[rows_after:] += dh_last[rows_after : sizes[t]]
+            if rows_after:
+                d[:rows_after].addmm_(D[end : end + rows_after], W)
+            adjoint_(d, H[begin:end], b, db, cell.smoothing(begin, end))
+            rows_after = sizes[t]
+            if t == 0:
+                break
+            if not time_steps.is_equal:
+                dW.addmm_(d.mT, H[starts[t - 1] :][: sizes[t]])
+            elif (t - 1) % _TIME_STEPS_TOGETHER == 0:
+                upto = starts[min(t + _TIME_STEPS_TOGETHER, len(sizes))]
+                dW.addmm_(D[begin:upto].mT, H[starts[t - 1] :][: upto - begin])
+        first = D[: time_steps.batch]
+        dW.addmm_(first.mT, h0)
+        return Gradients(dW, db, first @ W)
 
 
 class StageTensors(NamedTuple):

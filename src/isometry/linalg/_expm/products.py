@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isometry._backend import AbstractBackend, PowerSums, power_sums
+from isometry._backend import Backend, PowerSums, power_sums
 from isometry._backend.memory import recycled
 from isometry.linalg._expm.angles import MARGIN, angle_bounds
 from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
@@ -84,7 +84,7 @@ def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
     return schemes[plan - squarings], squarings
 
 
-def estimate_plan(backend: AbstractBackend, W: Tensor, sums: PowerSums) -> Any:
+def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     """The plan of each matrix, from bounds on its angles: a number or an array.
 
     Args:
@@ -111,7 +111,7 @@ def estimate_plan(backend: AbstractBackend, W: Tensor, sums: PowerSums) -> Any:
     return plan
 
 
-def _sharper_plan(backend: AbstractBackend, pair: Tensor) -> Any:
+def _sharper_plan(backend: Backend, pair: Tensor) -> Any:
     """The plan from the sharper bound; `pair` holds A^4, and memory for A^8."""
     backend.square(pair[0], pair[1])
     upper = angle_bounds(power_sums(pair), power=4)[1]
@@ -127,7 +127,7 @@ def _plan_for(bound: Any, dtype: torch.dtype) -> Any:
 
 
 def choose_plans(
-    backend: AbstractBackend,
+    backend: Backend,
     A: Tensor,
     W: Tensor,
     norm_bound: float | None,
@@ -175,7 +175,7 @@ def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
 
 
 def forward(
-    backend: AbstractBackend,
+    backend: Backend,
     A: Tensor,
     norm_bound: float | None = None,
     *,
@@ -206,7 +206,7 @@ def forward(
     return Q, W, plans
 
 
-def _value(backend: AbstractBackend, W: Tensor, plan: int) -> Tensor:
+def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     """exp(A) for matrices of one plan; writes into W what the gradient needs."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
@@ -264,7 +264,7 @@ def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
 
 
 def backward(
-    backend: AbstractBackend,
+    backend: Backend,
     W: Tensor,
     plans: Tensor,
     G: Tensor,
@@ -289,7 +289,7 @@ def backward(
 
 
 def _gradient(
-    backend: AbstractBackend, W: Tensor, plan: int, G: Tensor, from_coordinates: bool
+    backend: Backend, W: Tensor, plan: int, G: Tensor, from_coordinates: bool
 ) -> Tensor:
     """The gradient for matrices of one plan."""
     scheme, squarings = decode(plan, W.dtype)
