@@ -3,7 +3,7 @@
 A new dtype needs a row in `PRECISIONS`, and a set of schemes from
 tools/generate_schemes.py. To be supported in C, it also needs a section at the end of
 _backend/c/matrices.c and of _backend/c/scan.c, like the sections of the other dtypes.
-`DTYPES` and `WATCHED` follow from the rows.
+`DTYPES` follows from the rows.
 """
 
 import ctypes
@@ -62,16 +62,6 @@ HALF = (torch.float16, torch.bfloat16)
 
 # the dtypes that a weight can have
 DTYPES = (*HALF, *PRECISIONS, *(dtype.to_complex() for dtype in PRECISIONS))
-
-# The dtypes of tensors whose bytes may be compared: weights, and the tensors from which
-# weights are computed. A tensor of another dtype counts as changed after each write.
-WATCHED = frozenset(
-    (
-        *DTYPES,
-        *(torch.bool, torch.uint8, torch.int8),
-        *(torch.int16, torch.int32, torch.int64),
-    )
-)
 
 
 def in_float32_or_wider(X: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ runs during the search.
 import math
 import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -31,7 +32,6 @@ from torch import Tensor
 
 from isometry._backend.constants import MOST_AXES
 from isometry._backend.watch import UnchangedCheck, c_watch, watch_in_python
-from isometry._dtypes import WATCHED
 from isometry._torch import dispatch_modes, storage_owners
 
 # The only types of tensors that C may read. Wrapper subclasses, such as sharded, fake
@@ -49,6 +49,7 @@ _SMALLEST, _MOST_BYTES = 2**19, 2**28
 _MOST_STORAGES = 16
 
 _NOTHING = bytearray()
+_number_of_bytes = attrgetter("nbytes")
 
 # The list of all storages, inside another list. A call of `recycled` takes the inner
 # list out, and puts it back when it is done.
@@ -99,13 +100,11 @@ def refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
 def is_block(tensor: Tensor) -> bool:
     """Whether the entries of a tensor fill one block of bytes that C can read.
 
-    Unlike in `address`, the order of the axes does not matter, and the dtype may be any
-    in `WATCHED`. Torch 2.7 does not tell C the size of another dtype.
+    Unlike in `address`, neither the order of the axes nor the dtype matters.
     """
     return (
         type(tensor) in PLAIN
         and tensor.is_cpu
-        and tensor.dtype in WATCHED
         and tensor.layout is torch.strided
         and not tensor.is_conj()
         and not tensor.is_neg()
@@ -139,15 +138,16 @@ def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> Unchange
     watch = c_watch()
     if watch is None:
         return _both(after, watch_in_python(tensors))
+    sizes = map(_number_of_bytes, tensors)
     if any(t.is_complex() for t in tensors):
         # torch conjugates lazily, and its C interface does not show the conjugate bit
-        same = watch(None, _NOTHING, *tensors)
+        same = watch(None, _NOTHING, *tensors, *sizes)
         return _both(after, lambda: not any(t.is_conj() for t in tensors) and same())
     if isinstance(after, BuiltinFunctionType):
         # `after` is a builtin of bytes.c, bound to the pair (memory, arguments)
         memory: Any = after.__self__
-        return watch(after, memory[0], *tensors)
-    return _both(after, watch(None, _NOTHING, *tensors))
+        return watch(after, memory[0], *tensors, *sizes)
+    return _both(after, watch(None, _NOTHING, *tensors, *sizes))
 
 
 def _both(first: UnchangedCheck | None, second: UnchangedCheck) -> UnchangedCheck:

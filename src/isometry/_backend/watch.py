@@ -7,20 +7,16 @@ so Python passes it the addresses of the functions that it calls in torch's C in
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from isometry._backend.library import c_library, torch_library
-from isometry._dtypes import WATCHED
 from isometry._torch import offset_of_tensor
 
 # a function without arguments that tells whether certain tensors are unchanged
 UnchangedCheck = Callable[[], bool]
 
-# The functions of torch that bytes.c calls, in the order of `torch_api` in that file.
-# `c_watch` appends one more function, which depends on the version of torch.
+# the functions of torch that bytes.c calls, in the order of `torch_api` in that file
 _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides")
 
 
@@ -49,26 +45,6 @@ def _bytes(tensor: Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else b""
 
 
-# Python functions whose addresses C has stored, so they must never be freed
-_callbacks: list[Any] = []
-
-
-def _element_size(get_dtype: Any, offset: int) -> Any:
-    """A function that C can call to get the size of a dtype in bytes.
-
-    Its argument is torch's number for the dtype. Torch 2.7 has no such function in its
-    C interface. C calls our function once for each new tensor that it watches.
-    """
-    sizes, code = {}, ctypes.c_int32()
-    for dtype in WATCHED:
-        tensor = torch.empty(0, dtype=dtype, device="cpu")
-        get_dtype(ctypes.c_void_p(id(tensor) + offset), ctypes.byref(code))
-        sizes[code.value] = dtype.itemsize
-    prototype = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.c_int32)
-    _callbacks.append(prototype(sizes.__getitem__))
-    return _callbacks[-1]
-
-
 @cache
 def c_watch() -> Callable[..., UnchangedCheck] | None:
     """The C function `watch`, which `unchanged` calls; None if it is unavailable."""
@@ -80,10 +56,6 @@ def c_watch() -> Callable[..., UnchangedCheck] | None:
         functions = [getattr(library, f"aoti_torch_{f}") for f in _FUNCTIONS]
     except AttributeError:
         return None
-    functions.append(
-        getattr(library, "aoti_torch_dtype_element_size", None)
-        or _element_size(library.aoti_torch_get_dtype, offset)
-    )
     pointers = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
     prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_long)
     connect = prototype(("isometry_connect", c))

@@ -73,7 +73,6 @@ static struct {
     int32_t (*dim)(void *, int64_t *);
     int32_t (*sizes)(void *, int64_t **);
     int32_t (*strides)(void *, int64_t **);
-    size_t (*element_size)(int32_t dtype);
 } torch_api;
 
 /* the offset in bytes of the at::Tensor in a Python tensor */
@@ -88,6 +87,7 @@ void *PyByteArray_FromStringAndSize(const char *from, intptr_t size);
 int PyByteArray_Resize(void *array, intptr_t size);
 intptr_t PyByteArray_Size(void *array);
 void *PyBool_FromLong(long value);
+long PyLong_AsLong(void *number);
 void *PyCFunction_NewEx(const void *method, void *self, void *module);
 void Py_DecRef(void *object);
 
@@ -157,15 +157,6 @@ static void digest(const char *from, int64_t bytes, char *out)
     memcpy(out, &all, sizeof all);
 }
 
-/* The size in bytes of a tensor whose entries fill a block of memory without gaps. */
-static int64_t bytes_of(const struct facts *f)
-{
-    int64_t bytes = (int64_t)torch_api.element_size((int32_t)f->dtype);
-    for (int64_t i = 0; i < f->dim; i++)
-        bytes *= f->sizes[i];
-    return bytes;
-}
-
 static int64_t pieces(const struct watched *w)
 {
     return (w->bytes + PIECE - 1) / PIECE;
@@ -221,14 +212,15 @@ static void *unchanged(void *self, void *nothing)
     return PyBool_FromLong(same);
 }
 
-/* Appends the record of a tensor to the bytearray `memory`; false if out of memory. */
-static int append(void *memory, void *tensor)
+/* Appends the record of a tensor, whose entries fill this many bytes of memory without
+ * gaps, to the bytearray `memory`; false if out of memory. */
+static int append(void *memory, void *tensor, int64_t bytes)
 {
     struct watched now = {.tensor = (char *)tensor + offset};
     /* If `read_facts` fails here, it also fails in `unchanged`, which then reports a
      * change. */
     if (read_facts(now.tensor, &now.then))
-        now.bytes = bytes_of(&now.then);
+        now.bytes = bytes;
     const intptr_t before = PyByteArray_Size(memory);
     const int64_t size = (int64_t)sizeof now + pieces(&now) * DIGEST;
     if (PyByteArray_Resize(memory, before + size))
@@ -240,8 +232,8 @@ static int append(void *memory, void *tensor)
     return 1;
 }
 
-/* The builtin `watch(after, memory, *tensors)`, which returns a new builtin
- * `unchanged`. If `after` is an earlier builtin `unchanged`, then `memory` is the
+/* The builtin `watch(after, memory, *tensors, *sizes)`, which returns a new builtin
+ * `unchanged`. The sizes are the numbers of bytes of the tensors. If `after` is an earlier builtin `unchanged`, then `memory` is the
  * bytearray of `after`, and the new builtin checks the tensors of `after` first. If
  * `after` is None, `memory` is empty. */
 static void *watch(void *self, void *arguments)
@@ -254,8 +246,10 @@ static void *watch(void *self, void *arguments)
     if (!memory)
         return NULL;
     int good = 1;
-    for (intptr_t i = 2; good && i < PyTuple_Size(arguments); i++)
-        good = append(memory, PyTuple_GetItem(arguments, i));
+    const intptr_t count = (PyTuple_Size(arguments) - 2) / 2;
+    for (intptr_t i = 2; good && i < 2 + count; i++)
+        good = append(memory, PyTuple_GetItem(arguments, i),
+                      PyLong_AsLong(PyTuple_GetItem(arguments, i + count)));
     void *bound = good ? PyTuple_Pack(2, memory, arguments) : NULL;
     Py_DecRef(memory);
     if (bound) {
