@@ -206,8 +206,8 @@ class NativeBackend(Backend):
         )
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 
-    def _pointer(self, name: str, X: Tensor, size: int) -> int:
-        """The address of a tensor, which must have `size` entries."""
+    def _pointer(self, name: str, X: Any, size: int) -> int:
+        """The address of X, which must be a tensor with `size` entries."""
         pointer = address(X, self.dtype)
         if pointer is None or X.numel() != size:
             raise refusal(name, X, size, self.dtype)
@@ -229,14 +229,14 @@ class NativeBackend(Backend):
         n, batch = len(cell.W), time_steps.batch
         starts, sizes, length = time_steps.arguments
         name, epsilon = cell.sigma
-        moduli = None
-        if NONLINEARITIES[name].keeps_moduli:
-            if cell.m is None:
-                raise TypeError("`m` must be a tensor for smooth modReLU; got None.")
+        b, moduli, sigma = None, None, NONLINEARITIES[name]
+        if sigma.threshold is not None:
+            b = self._pointer("b", cell.b, int(sigma.threshold * n))
+        if sigma.keeps_moduli:
             moduli = self._pointer("m", cell.m, time_steps.rows * (n // 2))
         return CRecurrence(
             W=self._pointer("W", cell.W, n * n),
-            b=self._threshold(cell),
+            b=b,
             h0=self._pointer("h0", h0, batch * n),
             moduli=moduli,
             starts=ctypes.addressof(starts),
@@ -244,17 +244,9 @@ class NativeBackend(Backend):
             length=length,
             n=n,
             sigma=SIGMAS[name],
-            threads=_threads(batch),
+            threads=max(1, min(torch.get_num_threads(), batch)),
             epsilon=epsilon,
         )
-
-    def _threshold(self, cell: Cell) -> int | None:
-        share = NONLINEARITIES[cell.sigma.name].threshold
-        if share is None:
-            return None
-        if cell.b is None:
-            raise TypeError("`b` must be a tensor for modReLU; got None.")
-        return self._pointer("b", cell.b, int(share * len(cell.W)))
 
 
 @lru_cache(maxsize=256)
@@ -290,10 +282,6 @@ def polynomial_table(
     _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
     array = (PRECISIONS[dtype].c_type * size)(*numbers)
     return array, powers, len(stages), squares
-
-
-def _threads(batch: int) -> int:
-    return max(1, min(torch.get_num_threads(), batch))
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:
