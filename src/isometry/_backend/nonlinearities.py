@@ -56,9 +56,7 @@ def _modrelu_(z: Tensor, b: Tensor, _smoothing: None) -> None:
     z.abs_().add_(b).relu_().mul_(sign)
 
 
-def _modrelu_adjoint_(
-    d: Tensor, h: Tensor, _b: Tensor, db: Tensor, _smoothing: None
-) -> None:
+def _modrelu_adjoint_(d: Tensor, h: Tensor, _b: Tensor, db: Tensor, _: None) -> None:
     # not `d * (h != 0)`, because infinity times zero is NaN
     d.masked_fill_(h == 0, 0.0)
     db += (d * h.sign()).sum(0)
@@ -79,9 +77,7 @@ def _complex_modrelu_(z: Tensor, b: Tensor, _smoothing: None) -> None:
     Z.copy_(complex_modrelu(Z, b))
 
 
-def _complex_modrelu_adjoint_(
-    d: Tensor, h: Tensor, b: Tensor, db: Tensor, _smoothing: None
-) -> None:
+def _complex_modrelu_adjoint_(d: Tensor, h: Tensor, b: Tensor, db: Tensor, _: None):
     H, D = complex_rows(h), complex_rows(d)
     size = H.abs()
     unit = torch.where(size == 0, 0.0, H / size)
@@ -141,48 +137,40 @@ def complex_rows(h: Tensor) -> Tensor:
     return torch.view_as_complex(h.unflatten(-1, (-1, 2)))
 
 
-# the kernels in C have the same nonlinearities, in c/scan.h
+# The functions are `apply_`, `adjoint_` and `function`, in this order. The kernels in C
+# have the same nonlinearities, in c/scan.h.
 NONLINEARITIES: dict[SigmaName, Pointwise] = {
-    "identity": Pointwise(
-        apply_=lambda *_: None,
-        adjoint_=lambda *_: None,
-        function=lambda z, *_: z,
-    ),
+    "identity": Pointwise(lambda *_: None, lambda *_: None, lambda z, *_: z),
     "tanh": Pointwise(
-        apply_=lambda z, *_: z.tanh_(),
+        lambda z, *_: z.tanh_(),
         # d - d h^2, in two passes over memory
-        adjoint_=lambda d, h, *_: d.addcmul_(d * h, h, value=-1),
-        function=lambda z, *_: torch.tanh(z),
+        lambda d, h, *_: d.addcmul_(d * h, h, value=-1),
+        lambda z, *_: torch.tanh(z),
     ),
     "relu": Pointwise(
-        apply_=lambda z, *_: z.relu_(),
-        adjoint_=lambda d, h, *_: d.masked_fill_(h == 0, 0.0),
-        function=lambda z, *_: torch.relu(z),
+        lambda z, *_: z.relu_(),
+        lambda d, h, *_: d.masked_fill_(h == 0, 0.0),
+        lambda z, *_: torch.relu(z),
     ),
     "modrelu": Pointwise(
-        apply_=_modrelu_,
-        adjoint_=_modrelu_adjoint_,
-        function=lambda z, b, _: modrelu(z, b),
-        threshold=1.0,
+        _modrelu_, _modrelu_adjoint_, lambda z, b, _: modrelu(z, b), threshold=1.0
     ),
     "complex_modrelu": Pointwise(
-        apply_=_complex_modrelu_,
-        adjoint_=_complex_modrelu_adjoint_,
-        function=lambda z, b, _: real_rows(complex_modrelu(complex_rows(z), b)),
+        _complex_modrelu_,
+        _complex_modrelu_adjoint_,
+        lambda z, b, _: real_rows(complex_modrelu(complex_rows(z), b)),
         threshold=0.5,
     ),
     "smooth_modrelu": Pointwise(
-        apply_=_smooth_modrelu_,
-        adjoint_=_smooth_modrelu_adjoint_,
-        function=lambda z, b, epsilon: real_rows(
-            smooth_modrelu(complex_rows(z), b, epsilon)
-        ),
+        _smooth_modrelu_,
+        _smooth_modrelu_adjoint_,
+        lambda z, b, epsilon: real_rows(smooth_modrelu(complex_rows(z), b, epsilon)),
         threshold=0.5,
         keeps_moduli=True,
     ),
     "leaky_relu": Pointwise(
-        apply_=lambda z, *_: nn.functional.leaky_relu_(z, LEAKY_SLOPE),
-        adjoint_=lambda d, h, *_: d.copy_(torch.where(h > 0, d, LEAKY_SLOPE * d)),
-        function=lambda z, *_: nn.functional.leaky_relu(z, LEAKY_SLOPE),
+        lambda z, *_: nn.functional.leaky_relu_(z, LEAKY_SLOPE),
+        lambda d, h, *_: d.copy_(torch.where(h > 0, d, LEAKY_SLOPE * d)),
+        lambda z, *_: nn.functional.leaky_relu(z, LEAKY_SLOPE),
     ),
 }
