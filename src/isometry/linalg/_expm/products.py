@@ -126,32 +126,6 @@ def _plan_for(bound: Any, dtype: torch.dtype) -> Any:
     return len(edges) if math.isnan(bound) else bisect_left(edges, bound)
 
 
-def choose_plans(
-    backend: Backend,
-    A: Tensor,
-    W: Tensor,
-    norm_bound: float | None,
-    *,
-    from_coordinates: bool,
-) -> Tensor:
-    """Choose the plan of each matrix, and write the powers of A that it uses into W."""
-    if norm_bound is None:
-        # if the sum of theta^4 is at most this, the first plan suffices
-        skip_up_to = (plan_edges(A.dtype)[0] / MARGIN) ** 4
-        sums = backend.powers(
-            A, W, skip_up_to=skip_up_to, from_coordinates=from_coordinates
-        )
-        plans = 0 if sums is None else estimate_plan(backend, W, sums)
-    else:
-        plans = _plan_for(norm_bound, A.dtype)
-        backend.powers(A, W, skip_up_to=None, from_coordinates=from_coordinates)
-        if plans > 0:
-            backend.square(W[1], W[2])
-    if isinstance(plans, np.ndarray):
-        return torch.from_numpy(plans)
-    return torch.tensor([int(plans)] * len(A), device="cpu")
-
-
 def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     """The plans that occur, each with the indices of its matrices.
 
@@ -193,7 +167,20 @@ def forward(
         plans = torch.zeros(A.shape[0], dtype=torch.int64, device="cpu")
         return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plans
     W = recycled((slots(A.dtype), *A.shape), A)
-    plans = choose_plans(backend, A, W, norm_bound, from_coordinates=from_coordinates)
+    if norm_bound is None:
+        # if the sum of theta^4 is at most this, the first plan suffices
+        limit = (plan_edges(A.dtype)[0] / MARGIN) ** 4
+        sums = backend.powers(A, W, skip_up_to=limit, from_coordinates=from_coordinates)
+        choice = 0 if sums is None else estimate_plan(backend, W, sums)
+    else:
+        choice = _plan_for(norm_bound, A.dtype)
+        backend.powers(A, W, skip_up_to=None, from_coordinates=from_coordinates)
+        if choice > 0:
+            backend.square(W[1], W[2])
+    if isinstance(choice, np.ndarray):
+        plans = torch.from_numpy(choice)
+    else:
+        plans = torch.tensor([choice] * len(A), device="cpu")
     # a placeholder, since the first batch contains all matrices and assigns Q
     Q = W[0]
     for plan, index in batches(plans):
