@@ -75,7 +75,7 @@ def _private(module: str, name: str, substitute: Any) -> Any:
         return substitute
 
 
-_functorch = "torch._C._functorch"
+_C, _functorch = "torch._C", "torch._C._functorch"
 _is_legacy_batched = _private(_functorch, "is_legacy_batchedtensor", lambda _: False)
 _is_wrapped = _private(_functorch, "is_functorch_wrapped_tensor", lambda _: False)
 _forward_mode = getattr(_private(_functorch, "TransformType", None), "Jvp", None)
@@ -85,9 +85,7 @@ _FakeTensor = _private("torch._subclasses.fake_tensor", "FakeTensor", ())
 
 # The number of active dispatch modes, such as FakeTensorMode or a FLOP counter. A
 # dispatch mode sees every torch operation.
-dispatch_modes: Callable[[], int] = _private(
-    "torch._C", "_len_torch_dispatch_stack", lambda: 0
-)
+dispatch_modes: Callable[[], int] = _private(_C, "_len_torch_dispatch_stack", lambda: 0)
 
 
 class _NotForTransforms(torch.autograd.Function):
@@ -116,16 +114,11 @@ transforms: Callable[[], Sequence[Any] | None] = _private(
 )
 
 # whether `torch.jit.trace` is tracing; the public function takes twice as long
-is_tracing: Callable[[], bool] = _private(
-    "torch._C",
-    "_is_tracing",
-    torch.jit.is_tracing,  # pyright: ignore[reportPrivateImportUsage]
-)
+_public_is_tracing = torch.jit.is_tracing  # pyright: ignore[reportPrivateImportUsage]
+is_tracing: Callable[[], bool] = _private(_C, "_is_tracing", _public_is_tracing)
 
 # the id of the backward pass that is running; -1 outside of a backward pass
-backward_pass: Callable[[], int] = _private(
-    "torch._C", "_current_graph_task_id", lambda: -1
-)
+backward_pass: Callable[[], int] = _private(_C, "_current_graph_task_id", lambda: -1)
 
 _hooks_on_saved_tensors = _private(
     "torch._C._autograd", "_top_saved_tensors_default_hooks", None
@@ -153,7 +146,7 @@ forward_mode: Mapping[str, Any] = (
     vars(forward_ad) if hasattr(forward_ad, "_current_level") else _LevelByRefusal()
 )
 
-_use_count = _private("torch._C", "_storage_Use_Count", None)
+_use_count = _private(_C, "_storage_Use_Count", None)
 
 # `__torch_dispatch__` of a class that does not intercept torch's operations
 _NO_DISPATCH = vars(Tensor)["__torch_dispatch__"]
