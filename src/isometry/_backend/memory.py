@@ -197,8 +197,7 @@ def recycled(shape: Sequence[int], like: Tensor, *, temporary: bool = False) -> 
     finally:
         # Other threads may have put storages back in the meantime. These go to the
         # front, where storages are dropped first; the storage just used is at the end.
-        if _pool:
-            storages[:0] = _take_storages()
+        storages[:0] = _take_storages()
         while len(storages) > _MOST_STORAGES or sum(map(len, storages)) > _MOST_BYTES:
             del storages[0]
         _pool.append(storages)
