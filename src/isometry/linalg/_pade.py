@@ -17,6 +17,7 @@ from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._logm import logm_unitary
+from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._skew import skew_eigh, with_skew_gradient
 from isometry.linalg._squaring import scaled_and_squared
 
@@ -157,21 +158,13 @@ def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
 
 def pade_phase(x: Tensor, degree: int) -> tuple[Tensor, Tensor]:
     """The phase of r_m(ix), modulo 2 pi, and its derivative with respect to x."""
-    b = _coefficients(degree)
-    # r_m(ix) = (p + iq) / (p - iq), with p real and even in x, and q real and odd.
-    # `even` and `odd` hold the coefficients of p and of q / x, as polynomials in x^2.
-    even = [c * (-1) ** j for j, c in enumerate(b[0::2])]
-    odd = [c * (-1) ** j for j, c in enumerate(b[1::2])]
-    p, q = _horner(even, x * x), x * _horner(odd, x * x)
-    slope = 1 - (b[-1] * x**degree) ** 2 / (p * p + q * q)
-    return 2 * torch.atan2(q, p), slope
-
-
-def _horner(b: list[float], x: Tensor) -> Tensor:
-    total = torch.full_like(x, b[-1])
-    for c in reversed(b[:-1]):
-        total = total * x + c
-    return total
+    phase, slope = torch.zeros_like(x), torch.zeros_like(x)
+    # a factor of r_m(ix) is (p + iq) / (p - iq)
+    for u, w in pade_factors(degree):
+        p, q = 1 - w * x * x, u * x
+        phase = phase + 2 * torch.atan2(q, p)
+        slope = slope + 2 * u * (1 + w * x * x) / (p * p + q * q)
+    return phase, slope
 
 
 def pade_radius(degree: int, dtype: torch.dtype) -> float:
