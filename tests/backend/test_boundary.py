@@ -13,7 +13,6 @@ from isometry._backend import (
     Backend,
     Cell,
     Polynomial,
-    Stage,
     TimeSteps,
     backend_for,
 )
@@ -30,17 +29,15 @@ def matrices(count: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def polynomial(
-    powers: int = 3, stages: int = 2, *, width: int = 3, square: bool = False
+    powers: int = 3, stages: int = 2, *, missing: int = 0, square: bool = False
 ) -> Polynomial:
     """A scheme with A, A^2 and A^4 and two more products, all coefficients zero."""
     rows = []
     for s in range(stages):
-        L, R = [0.0] * (width + s), [0.0] * (width + s)
+        L, R = [0.0] * (1 + powers + s), [0.0] * (1 + powers + s)
         R[-1] = 0.0 if square and s == stages - 1 else 1.0
-        rows.append(Stage(0.0, tuple(L), tuple(R), ()))
-    if rows:
-        rows[-1] = rows[-1]._replace(F=rows[-1].L)
-    return Polynomial(powers, tuple(rows), identity=1.0)
+        rows += [tuple(L), tuple(R)[: len(R) - missing * s]]
+    return Polynomial((*rows, (1.0, *[0.0] * (powers + stages - 1))))
 
 
 def freed() -> Tensor:
@@ -153,10 +150,10 @@ def test_each_argument_is_checked(kernel):
     ("changes", "message"),
     [
         ({"powers": 1}, "`powers` must be 2 or 3; got 1"),
-        ({"stages": 0}, "`stages` must be from 1 to 6; got 0"),
+        ({"stages": 0}, "`stages` must be from 1 to 7; got 0"),
         ({"stages": 7}, "`stages` must be from 1 to 6; got 7"),
         ({"square": True}, "`squares` must leave out the last stage; got 2"),
-        ({"width": 2}, "`stages` must hold 21 numbers; got 16"),
+        ({"missing": 1}, "`stages` must hold 21 numbers; got 20"),
     ],
     ids=str,
 )

@@ -64,12 +64,10 @@ def used_rows(scheme: Scheme, dtype: torch.dtype) -> list[list[Any]]:
     """The coefficients of the powers of A after rounding, in the variable A / theta."""
     theta = mpmath.mpf(scheme.theta)
     rows = []
-    tables = rows_of(polynomial(scheme, 0), dtype, torch.device("cpu"))
-    for stage, (factors, final, _) in zip(
-        polynomial(scheme, 0).stages, tables, strict=True
-    ):
+    for stage in rows_of(polynomial(scheme, 0), dtype, torch.device("cpu")):
+        final = stage.factors[:0] if stage.final is None else stage.final
         # a square has one row for both of its factors
-        table = torch.cat([factors.expand(2, -1), final]).double().tolist()
+        table = torch.cat([stage.factors.expand(2, -1), final]).double().tolist()
         # L has a multiple of I, R has none, and the final combination has one
         identity = torch.tensor(stage.identity, dtype=dtype).item()
         for constant, row in zip((identity, 0.0, 1.0), table, strict=False):

@@ -139,7 +139,7 @@ class NativeBackend(Backend):
             return super().evaluate(W, polynomial)
         table = polynomial_table(polynomial, self.dtype)
         n = W.shape[-1]
-        w = self._slots(W, polynomial.slots, n)
+        w = self._slots(W, polynomial.products, n)
         Q = W.new_empty(W.shape[1:])
         # memory for the two factors L and R of a `Stage`
         scratch = recycled((2, n, n), Q, temporary=True)
@@ -161,13 +161,13 @@ class NativeBackend(Backend):
             )
         table = polynomial_table(polynomial, self.dtype)
         n = W.shape[-1]
-        w = self._slots(W, polynomial.slots, n)
+        w = self._slots(W, polynomial.products, n)
         # C reads the transpose of G. If G is itself the transpose of a contiguous
         # matrix, `contiguous` copies nothing.
         Gt = G.mT.contiguous()
         g, X = self._pointer("G", Gt, n * n), torch.empty_like(Gt)
         # memory for L, R, the gradient of L and one gradient for each slot
-        scratch = recycled((3 + polynomial.slots, n, n), X, temporary=True)
+        scratch = recycled((3 + polynomial.products, n, n), X, temporary=True)
         outputs = (X.data_ptr(), scratch.data_ptr())
         self._c.pull_back(self.gemm, w, g, *outputs, *table, from_coordinates, n)
         return X
@@ -263,18 +263,17 @@ def polynomial_table(
     Raises:
         ValueError: if the polynomial does not have the sizes that C requires.
     """
-    powers, stages, slots = polynomial.powers, polynomial.stages, polynomial.slots
+    powers, stages, slots = polynomial.powers, polynomial.stages, polynomial.products
     _require(powers in (2, 3), "powers", powers, "be 2 or 3")
     fits = len(stages) >= 1 and slots <= MOST_SLOTS
     most = MOST_SLOTS + 1 - powers
     _require(fits, "stages", len(stages), f"be from 1 to {most}")
-    squares = sum(stage.is_square << place for place, stage in enumerate(stages))
+    squares = sum(is_square << s for s, (_, _, is_square) in enumerate(stages))
     last_is_product = not squares >> (len(stages) - 1)
     _require(last_is_product, "squares", squares, "leave out the last stage")
-    numbers: list[float] = []
-    for stage in stages:
-        numbers += [stage.identity, *stage.L, *stage.R, *stage.F]
-    numbers.append(polynomial.identity)
+    numbers = [number for L, R, _ in stages for number in (*L, *R[1:])]
+    identity, *final = polynomial.rows[-1]
+    numbers += [*final, identity]
     # A stage that reads k slots has 1 + k numbers for L, starting with the multiple of
     # I, and k numbers for R. After the last stage come the numbers of the final
     # combination: one for each slot, then the multiple of I.

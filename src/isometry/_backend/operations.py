@@ -140,21 +140,20 @@ class Backend:
         factors = recycled((2, *Q.shape), Q, temporary=True)
         L, R = factors.unbind()
         slots, both = _flat(W), _flat(factors)
-        stages = zip(polynomial.stages, rows, strict=True)
-        for k, (stage, (pair, final, _)) in enumerate(stages, polynomial.powers):
-            torch.mm(pair, slots[:k], out=both[: len(pair)])
+        for k, stage in enumerate(rows, polynomial.powers):
+            torch.mm(stage.factors, slots[:k], out=both[: len(stage.factors)])
             if stage.is_square:
                 self.square(L, W[k])
                 continue
             _add_identity(L, stage.identity)
-            if stage.F:
-                torch.mm(final, slots[:k], out=_flat(Q[None]))
+            if stage.final is not None:
+                torch.mm(stage.final, slots[:k], out=_flat(Q[None]))
                 Q.baddbmm_(L, R)
             else:
                 torch.bmm(L, R, out=W[k])
         # I is added last, because small terms lose digits when they are added to a
         # number near 1.
-        _add_identity(Q, polynomial.identity)
+        _add_identity(Q, polynomial.rows[-1][0])
         return Q
 
     def pull_back(
@@ -177,30 +176,28 @@ class Backend:
         # all slots.
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         values = _flat(W)
-        scratch = recycled((4 + polynomial.slots, *W.shape[1:]), W, temporary=True)
+        scratch = recycled((4 + polynomial.products, *W.shape[1:]), W, temporary=True)
         L, gR, gL, gF = scratch[:4].unbind()
         slot_gradients, flat = scratch[4:], _flat(scratch)
         factor_gradients, sums = flat[1:4], flat[4:]
         gF.copy_(G)
-        for k in range(polynomial.slots, polynomial.powers - 1, -1):
-            stage = polynomial.stages[k - polynomial.powers]
-            factors, final, transposed = rows[k - polynomial.powers]
-            torch.mm(factors, values[:k], out=flat[: len(factors)])
+        for k, stage in reversed([*enumerate(rows, polynomial.powers)]):
+            torch.mm(stage.factors, values[:k], out=flat[: len(stage.factors)])
             if stage.is_square:
                 # L has no term in A, and all its other terms are Hermitian, so L is
                 # Hermitian. The gradient with respect to L is G L + L G, and only its
                 # Hermitian part matters. (G + G^H) L has the same Hermitian part, and
                 # takes one product instead of two. It is written to the place of R.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
-                sums[1:k].addmm_(transposed[1:], factor_gradients[:1])
+                sums[1:k].addmm_(stage.transposed[1:], factor_gradients[:1])
             else:
                 _add_identity(L, stage.identity)
                 torch.bmm(G, gR.mH, out=gL)
                 torch.bmm(L.mH, G, out=gR)
-                if len(final):
-                    torch.mm(transposed, factor_gradients, out=sums)
+                if stage.final is not None:
+                    torch.mm(stage.transposed, factor_gradients, out=sums)
                 else:
-                    sums[:k].addmm_(transposed, factor_gradients[:2])
+                    sums[:k].addmm_(stage.transposed, factor_gradients[:2])
             G = slot_gradients[k - 1]
         g = _through_powers(W, slot_gradients, polynomial.powers, gL)
         return self.skew_adjoint(g) if from_coordinates else g
@@ -274,34 +271,36 @@ class Backend:
 
 
 class StageTensors(NamedTuple):
-    """The coefficients of one `Stage` as tensors.
+    """The coefficients of one stage of a polynomial as tensors.
 
-    `factors` has the rows L and R. `final` has the row F in the last stage, and no rows
-    in the other stages. `transposed` has the columns R, L and, in the last stage, F,
+    `identity` is the multiple of I in L. `factors` has the rows L and R without I, and
+    in the last stage `final` has the row F. `transposed` has the columns R, L and F,
     since `pull_back` stores their gradients in this order. If the stage is a square, L
     is the only row of `factors` and the only column of `transposed`.
     """
 
+    identity: float
+    is_square: bool
     factors: Tensor
-    final: Tensor
+    final: Tensor | None
     transposed: Tensor
 
 
 @lru_cache(maxsize=256)
 def rows_of(
     polynomial: Polynomial, dtype: torch.dtype, device: torch.device
-) -> tuple[StageTensors, ...]:
+) -> list[StageTensors]:
     """The coefficients of every stage as tensors of a real dtype."""
-    rows = []
-    for stage in polynomial.stages:
-        combinations = [stage.L, stage.R, *([stage.F] if stage.F else [])]
-        table = torch.tensor(combinations, dtype=dtype, device=device)
-        if stage.is_square:
-            rows.append(StageTensors(table[:1], table[2:], table[:1].T))
-        else:
-            order = [1, 0, 2][: len(table)]
-            rows.append(StageTensors(table[:2], table[2:], table[order].T))
-    return tuple(rows)
+    stages = []
+    for k, (L, R, is_square) in enumerate(polynomial.stages, polynomial.powers):
+        final = [polynomial.rows[-1]] if k == polynomial.products else []
+        rows = [row[1:] for row in (L, R, *final)]
+        table = torch.tensor(rows, dtype=dtype, device=device)
+        factors = table[:1] if is_square else table[:2]
+        transposed = table[[0] if is_square else [1, 0, 2][: len(table)]].T
+        last = table[2:] if final else None
+        stages.append(StageTensors(L[0], is_square, factors, last, transposed))
+    return stages
 
 
 def _flat(W: Tensor) -> Tensor:

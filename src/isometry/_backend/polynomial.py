@@ -15,44 +15,38 @@ stored as a row of coefficients, one for each slot.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-
-class Stage(NamedTuple):
-    """One product L R of linear combinations of the slots that are already filled.
-
-    `L` and `R` hold the coefficients of the slots, and `identity` is the multiple of I
-    in L; R contains no multiple of I. Only the last stage has a final combination `F`.
-    """
-
-    identity: float
-    L: tuple[float, ...]
-    R: tuple[float, ...]
-    F: tuple[float, ...]
-
-    @property
-    def is_square(self) -> bool:
-        """Whether L = R, without A and I; in all our schemes, L is then Hermitian."""
-        return self.L == self.R and self.identity == 0 and self.L[0] == 0
+Row = tuple[float, ...]
 
 
 # Polynomials are arguments of cached functions. They are compared by identity, because
 # otherwise every call of such a function would hash all coefficients.
 @dataclass(frozen=True, eq=False)
 class Polynomial:
-    """A polynomial of a skew matrix A, as the coefficients of all its stages.
+    r"""A polynomial of a skew matrix, as the coefficients of linear combinations.
 
-    Args:
-        powers: 2 for A and A^2; 3 for A, A^2 and A^4.
-        stages: the products that follow the powers.
-        identity: the multiple of I in the result.
+    Each row holds the coefficients of $I$ and of the slots that are filled at that
+    point. The rows are $L$ and $R$ of each product that follows the powers, and $F$
+    comes last. No $R$ contains a multiple of $I$.
     """
 
-    powers: int
-    stages: tuple[Stage, ...]
-    identity: float
+    rows: tuple[Row, ...]
 
     @property
-    def slots(self) -> int:
-        """How many slots the last stage reads, which is also the number of products."""
-        return self.powers + len(self.stages) - 1
+    def powers(self) -> int:
+        """2 for A and A^2; 3 for A, A^2 and A^4."""
+        return len(self.rows[0]) - 1
+
+    @property
+    def stages(self) -> list[tuple[Row, Row, bool]]:
+        """L and R of each product that follows the powers, and whether it is a square.
+
+        A square has L = R, without A and I. In all our schemes, L is then Hermitian.
+        """
+        pairs = zip(self.rows[:-1:2], self.rows[1::2], strict=True)
+        return [(L, R, L == R and L[0] == L[1] == 0) for L, R in pairs]
+
+    @property
+    def products(self) -> int:
+        """The number of products, which is also how many slots the last one reads."""
+        return len(self.rows[-1]) - 1

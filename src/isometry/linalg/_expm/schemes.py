@@ -18,14 +18,12 @@ from functools import lru_cache
 
 import torch
 
-from isometry._backend import Polynomial, Stage
+from isometry._backend import Polynomial
 
 
-# Schemes are arguments of cached functions. They are compared by identity, because
-# otherwise every call of such a function would hash all coefficients.
 @dataclass(frozen=True, eq=False)
-class Scheme:
-    r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
+class Scheme(Polynomial):
+    r"""A polynomial for angles up to `theta`, in the variable $A / \theta$.
 
     Each row holds the coefficients of one linear combination of
     $(I, A, A^2, A^4, P_3, \ldots)$, or of these matrices without $A^4$. The rows are
@@ -36,23 +34,11 @@ class Scheme:
     """
 
     theta: float
-    rows: tuple[tuple[float, ...], ...]
-
-    @property
-    def powers(self) -> int:
-        """How many of $A$, $A^2$ and $A^4$ the scheme uses."""
-        return len(self.rows[0]) - 1
-
-    @property
-    def products(self) -> int:
-        """Number of matrix products of one evaluation, including $A^2$ and $A^4$."""
-        return self.powers - 1 + len(self.rows) // 2
 
     @property
     def squares(self) -> int:
         """How many of the products are squares of Hermitian or skew matrices."""
-        stages = polynomial(self, 0).stages
-        return self.powers - 1 + sum(stage.is_square for stage in stages)
+        return self.powers - 1 + sum(is_square for _, _, is_square in self.stages)
 
 
 @lru_cache(maxsize=256)
@@ -61,19 +47,14 @@ def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
 
     The squarings store each power Q as Q - I; see `_squared` in products.py.
     """
-    unit, p = scheme.theta * 2.0**squarings, scheme.powers
-    units = (unit, unit**2, unit**4)[:p]
-
-    def over_slots(row: tuple[float, ...]) -> tuple[float, ...]:
-        return (*(c / u for c, u in zip(row[1:], units, strict=False)), *row[p + 1 :])
-
-    *pairs, final = scheme.rows
-    stages = [
-        Stage(L[0], over_slots(L), over_slots(R), ())
-        for L, R in zip(pairs[::2], pairs[1::2], strict=True)
-    ]
-    stages[-1] = stages[-1]._replace(F=over_slots(final))
-    return Polynomial(p, tuple(stages), identity=float(squarings == 0))
+    unit = scheme.theta * 2.0**squarings
+    units = (1.0, unit, unit**2, unit**4)[: scheme.powers + 1]
+    rows = []
+    for row in scheme.rows:
+        powers = (c / u for c, u in zip(row, units, strict=False))
+        rows.append((*powers, *row[len(units) :]))
+    final = (float(squarings == 0), *rows.pop()[1:])
+    return Polynomial((*rows, final))
 
 
 # everything below is written by tools/generate_schemes.py
