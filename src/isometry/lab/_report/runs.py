@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -92,6 +92,11 @@ class Run:
         return [x for x, _ in finite], [y for _, y in finite]
 
 
+# A function that reads a number from a run. It returns None if the run did not measure
+# this number.
+Score = Callable[[Run], float | None]
+
+
 def as_number(value: object) -> float | None:
     """A value from a record as a float; None unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -162,8 +167,8 @@ def _json(path: Path) -> dict[str, Any]:
         raise ValueError(  # noqa: TRY004 - about a file, not an argument's type
             f"`{path}` must hold a JSON object; got {type(content).__name__}. {_REMEDY}"
         )
-    for name, kind in _ENTRIES[path.name].items():
-        value = content.get(name)
+    for name, type_ in _TYPES.items():
+        value, kind = content.get(name), FieldType((type_,))
         finite = not isinstance(value, int | float) or as_number(value) is not None
         if value is not None and not (finite and kind.takes(value)):
             raise ValueError(
@@ -174,22 +179,14 @@ def _json(path: Path) -> dict[str, Any]:
 
 _REMEDY = "Remove the file or leave the run out."
 
-# The types of some entries of each file. We check them because another program or
-# person may have written the file.
-_ENTRIES = {
-    CONFIG: {
-        **dict.fromkeys(("task", "model", "command"), FieldType((str,))),
-        **dict.fromkeys(("hidden_size", "iterations", "seed"), FieldType((int,))),
-        **dict.fromkeys(("task_options", "model_options"), FieldType((dict,))),
-    },
-    SUMMARY: {
-        "status": FieldType((str,)),
-        **dict.fromkeys(("steps", "parameters"), FieldType((int,))),
-        "seconds": FieldType((float,)),
-        "angles": FieldType((list,)),
-        "scores": FieldType((dict,)),
-    },
-    ENVIRONMENT: {"versions": FieldType((dict,))},
+# The types of some entries of the files. We check them because another program or
+# person may have written the files.
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("task", "model", "command", "status"), str),
+    **dict.fromkeys(("hidden_size", "iterations", "seed", "steps", "parameters"), int),
+    "seconds": float,
+    "angles": list,
+    **dict.fromkeys(("task_options", "model_options", "scores", "versions"), dict),
 }
 
 
@@ -292,7 +289,7 @@ class SeedGroup:
         runs, counted = len(self.runs), len(self.counted)
         return f"{runs}" if counted == runs else f"{counted} of {runs}"
 
-    def values(self, score: Callable[[Run], float | None]) -> list[float]:
+    def values(self, score: Score) -> list[float]:
         """The scores of the runs in `counted`, without runs that have no score."""
         return numbers(map(score, self.counted))
 
@@ -311,20 +308,19 @@ class SeedGroup:
         Returns:
             The curve, with one point per step.
         """
-        points: dict[float, list[tuple[float, float]]] = {}
+        x: dict[float, list[float]] = defaultdict(list)
+        y: dict[float, list[float]] = defaultdict(list)
         for run in self.sound:
-            steps, y = run.curve(what, split)
+            steps, values = run.curve(what, split)
             places, _ = run.curve(what, split, against=against)
             # if the axis shows seconds, leave out a run in which any record lacks them
             if len(places) == len(steps):
-                for step, place, value in zip(steps, places, y, strict=True):
-                    points.setdefault(step, []).append((place, value))
-        x, y = [], []
-        for _, pairs in sorted(points.items()):
-            places, values = zip(*pairs, strict=True)
-            x.append(mean(places))
-            y.append(values)
-        return Curve(x, [*map(mean, y)], [*map(min, y)], [*map(max, y)])
+                for step, place, value in zip(steps, places, values, strict=True):
+                    x[step].append(place)
+                    y[step].append(value)
+        steps = sorted(x)
+        middle, low, high = ([f(y[s]) for s in steps] for f in (mean, min, max))
+        return Curve([mean(x[s]) for s in steps], middle, low, high)
 
 
 def seed_groups(runs: Iterable[Run]) -> tuple[SeedGroup, ...]:
