@@ -1,7 +1,8 @@
 """The colours, markers and labels of networks in figures and tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from isometry.lab._report.runs import MAY_DIFFER, SeedGroup
@@ -55,16 +56,16 @@ class Look:
 
 def network_label(model: str) -> str:
     """Label of a network: its name in papers, or else its registered or class name."""
-    return (
-        NETWORK_LOOKS[model][0] if model in NETWORK_LOOKS else model.rpartition(":")[2]
-    )
+    label, *_ = NETWORK_LOOKS.get(model, (model.rpartition(":")[2],))
+    return label
 
 
 def looks(groups: Sequence[SeedGroup]) -> list[Look]:
     """How to draw each group of a figure.
 
     Groups of the same network have the same colour and marker. Their line styles
-    differ, but repeat after the fourth group.
+    differ, but repeat after the fourth group. A network that is not in `NETWORK_LOOKS`,
+    such as a user's own, gets a colour that no other network has, if any is left.
 
     Args:
         groups: the groups of one figure.
@@ -74,39 +75,30 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
         equal. Seeds are added if labels are still equal, and then names of folders.
     """
     labels = [_label(group) for group in groups]
-    options = _options_of(groups)
+    options = partial(_options, groups)
     for detail in (options, _seed, lambda group: group.first.path.name):
         repeats = {label for label in labels if labels.count(label) > 1}
         labels = [
             ", ".join(filter(None, (label, detail(group) if label in repeats else "")))
             for label, group in zip(labels, groups, strict=True)
         ]
-    looks_of = NETWORK_LOOKS | _looks_of_others([group.first.model for group in groups])
-    seen: dict[str, int] = {}
-    result = []
-    for group, label in zip(groups, labels, strict=True):
-        model = group.first.model
-        nth = seen[model] = seen.get(model, -1) + 1
-        _, colour, marker = looks_of[model]
-        seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
-        dashes = DASHES[nth % len(DASHES)]
-        result.append(Look(label + seeds, options(group), colour, marker, dashes))
-    return result
-
-
-def _looks_of_others(models: Sequence[str]) -> dict[str, tuple[str, int, str]]:
-    """Looks for networks that are not in `NETWORK_LOOKS`, such as a user's own.
-
-    They get colours that the other networks in the figure do not use, if any are left.
-    """
+    models = [group.first.model for group in groups]
+    others = [model for model in dict.fromkeys(models) if model not in NETWORK_LOOKS]
     taken = {NETWORK_LOOKS[model][1] for model in models if model in NETWORK_LOOKS}
     every = range(len(LIGHT))
-    free = [colour for colour in every if colour not in taken] or list(every)
-    others = dict.fromkeys(model for model in models if model not in NETWORK_LOOKS)
-    return {
-        model: (network_label(model), free[i % len(free)], "H")
-        for i, model in enumerate(others)
-    }
+    free = [colour for colour in every if colour not in taken] or every
+    result = []
+    for nth, (group, model, label) in enumerate(
+        zip(groups, models, labels, strict=True)
+    ):
+        if model in NETWORK_LOOKS:
+            _, colour, marker = NETWORK_LOOKS[model]
+        else:
+            colour, marker = free[others.index(model) % len(free)], "H"
+        seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
+        dashes = DASHES[models[:nth].count(model) % len(DASHES)]
+        result.append(Look(label + seeds, options(group), colour, marker, dashes))
+    return result
 
 
 def _label(group: SeedGroup) -> str:
@@ -114,29 +106,22 @@ def _label(group: SeedGroup) -> str:
     return network_label(group.first.model) + (f" {size}" if size is not None else "")
 
 
-def _options_of(groups: Sequence[SeedGroup]) -> Callable[[SeedGroup], str]:
-    """A function that names the options in which a group differs from similar groups.
+def _options(groups: Sequence[SeedGroup], group: SeedGroup) -> str:
+    """The options in which a group differs from similar groups, as text.
 
     Groups are similar if they have the same network and size. Options that are None are
     not named. Threads and devices are named, since they may be the only difference
     between two groups with the same seeds.
     """
     unnamed = MAY_DIFFER - {"threads", "device"} | {"task", "model", "hidden_size"}
-
-    def text(group: SeedGroup) -> str:
-        config = group.first.config
-        others = [g.first.config for g in groups if _label(g) == _label(group)]
-        names = [
-            name
-            for name in config
-            if name not in unnamed and any(o.get(name) != config[name] for o in others)
-        ]
-        texts = [
-            _option(name, config[name]) for name in names if config[name] is not None
-        ]
-        return ", ".join(filter(None, texts))
-
-    return text
+    others = [g.first.config for g in groups if _label(g) == _label(group)]
+    texts = [
+        _option(name, value)
+        for name, value in group.first.config.items()
+        if name not in unnamed and value is not None
+        if any(other.get(name) != value for other in others)
+    ]
+    return ", ".join(filter(None, texts))
 
 
 def _option(name: str, value: Any) -> str:
