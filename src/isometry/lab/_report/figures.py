@@ -33,28 +33,20 @@ UNITS = {"step": "iterations", "seconds": "seconds"}
 ANGLE_BINS = 32
 
 STYLE: dict[Any, Any] = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": GRID,
-    "axes.facecolor": PAGE,
-    "axes.grid": True,
-    "axes.labelcolor": INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.facecolor": PAGE,
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), GRID),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), PAGE),
+    **dict.fromkeys(("axes.labelcolor", "text.color"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.axisbelow", "axes.grid"), True),
+    **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
     "font.size": 10,
-    "grid.color": GRID,
     "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "savefig.facecolor": PAGE,
     # write text as text and not as outlines, so that it can be searched
     "svg.fonttype": "none",
     # a fixed salt for the ids in an SVG file, so that the same runs give the same file
     "svg.hashsalt": "isometry",
-    "text.color": INK,
     # a dollar sign in the name of a network must not start a formula
     "text.parse_math": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
 }
 
 
@@ -162,26 +154,21 @@ ANGLES_CAPTION = (
 def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
     """Name, caption and drawing function of each figure for which there is data."""
     runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
-    curves = partial(_curves, groups)
     seeds = SEEDS_CAPTION if len(groups) < len(runs) else ""
-    if _has(runs, "loss", "train"):
-        for against, unit in UNITS.items():
-            quantity = Quantity("loss", "train", against, experiment.baseline)
-            yield (
-                f"loss-{unit}",
-                LOSS_CAPTION.format(unit) + seeds,
-                partial(curves, quantity),
-            )
     # show results on the test set, as in the paper, or else on the validation set
-    split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
-    if split is not None:
-        quantity = Quantity(metric, split, baseline=experiment.baseline_of_metric)
-        words = _words(quantity)
-        caption = f"{words[0].upper()}{words[1:]} against iterations.{seeds}"
-        yield f"{metric}-{split}", caption, partial(curves, quantity)
-    if _has(runs, "orthogonality", None):
-        quantity = Quantity("orthogonality", None)
-        yield "orthogonality", ERROR_CAPTION + seeds, partial(curves, quantity)
+    split = "test" if _has(runs, metric, "test") else "validation"
+    panels = []
+    for against, unit in UNITS.items():
+        loss = Quantity("loss", "train", against, experiment.baseline)
+        panels.append((f"loss-{unit}", LOSS_CAPTION.format(unit), loss))
+    result = Quantity(metric, split, baseline=experiment.baseline_of_metric)
+    words = _words(result)
+    caption = f"{words[0].upper()}{words[1:]} against iterations."
+    panels.append((f"{metric}-{split}", caption, result))
+    panels.append(("orthogonality", ERROR_CAPTION, Quantity("orthogonality", None)))
+    for name, caption, quantity in panels:
+        if _has(runs, quantity.what, quantity.split):
+            yield name, caption + seeds, partial(_curves, groups, quantity)
     if any(_angles(run) for run in runs):
         yield "angles", ANGLES_CAPTION, partial(_spectra, groups)
 
