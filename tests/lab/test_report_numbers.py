@@ -41,8 +41,7 @@ def record(step: int, split: str, **values: float) -> dict[str, Any]:
 
 
 def column(experiment: ReportedExperiment, name: str) -> list[str]:
-    table = results_table(experiment)
-    return [row.cells[table.columns.index(name)] for row in table.rows]
+    return [row.cells[name] for row in results_table(experiment)]
 
 
 def best(experiment: ReportedExperiment) -> tuple[Run, ...] | None:
@@ -105,7 +104,7 @@ def test_the_best_accuracy_is_the_largest():
         "mnist", "", "accuracy", (low, high), PAPER["mnist"], larger_is_better=True
     )
     assert best(experiment) == (high,)
-    marked = [row.best for row in results_table(experiment).rows]
+    marked = [row.best for row in results_table(experiment)]
     assert marked[:2] == [False, True]
     assert sum(marked) == 1
     text = markdown(results_table(experiment))

@@ -13,7 +13,7 @@ from isometry.lab._report.figures import Quantity, _curves
 from isometry.lab._report.looks import looks
 from isometry.lab._report.page import headline
 from isometry.lab._report.runs import Run, SeedGroup, read_run, seed_groups
-from isometry.lab._report.table import Table, results_table, runs_table, spread
+from isometry.lab._report.table import TableRow, results_table, runs_table, spread
 from tests.lab.fake_runs import fake_run
 
 
@@ -32,9 +32,8 @@ def of(*runs: Run) -> ReportedExperiment:
     return ReportedExperiment("mnist", "MNIST", "accuracy", runs, larger_is_better=True)
 
 
-def cells(table: Table | None, name: str) -> list[str]:
-    assert table is not None
-    return [row.cells[table.columns.index(name)] for row in table.rows]
+def cells(table: list[TableRow], name: str) -> list[str]:
+    return [row.cells[name] for row in table]
 
 
 def seeds_of(groups_of_seeds: tuple[SeedGroup, ...]) -> list[list[int]]:
@@ -85,13 +84,12 @@ def test_each_run_is_in_a_table_of_its_own():
     assert cells(each, "Best test accuracy") == ["0.9000", "0.9200", "0.5000"]
     assert cells(each, "Seed") == ["1", "2", "1"]
     # one group has the best mean, the other the best run
-    assert [row.best for row in results_table(experiment).rows] == [True, False]
-    assert each is not None
-    assert [row.best for row in each.rows] == [False, True, False]
+    assert [row.best for row in results_table(experiment)] == [True, False]
+    assert [row.best for row in each] == [False, True, False]
 
 
 def test_without_several_seeds_there_is_one_table():
-    assert runs_table(of(run_of(1, 0.9), run_of(1, 0.8, model="lstm"))) is None
+    assert runs_table(of(run_of(1, 0.9), run_of(1, 0.8, model="lstm"))) == []
 
 
 def test_a_diverged_seed_is_counted_but_not_averaged():
@@ -234,7 +232,7 @@ def test_how_speech_sounds_is_shown_where_it_was_heard(tmp_path):
     assert cells(table, "STOI")[:2] == ["0.7500", "–"]
     assert cells(table, "PESQ")[:2] == ["2.5", "–"]
     silent = experiments([runs[1]])[0]
-    assert "STOI" not in results_table(silent).columns
+    assert "STOI" not in results_table(silent)[0].cells
 
 
 def test_spread_of_few():

@@ -8,7 +8,7 @@ from typing import Any
 
 from isometry.lab._files import for_file_name
 from isometry.lab._options import make
-from isometry.lab._report.runs import Run, SeedGroup, as_number, numbers, seed_groups
+from isometry.lab._report.runs import Run, Score, SeedGroup, numbers, seed_groups
 from isometry.lab.paper.tables import PAPER, PaperTable
 
 
@@ -25,7 +25,8 @@ class ReportedExperiment:
         runs: the runs, in the order given.
         paper: the paper's table or figure for this task, if there is one.
         larger_is_better: True if a larger value of the metric is better.
-        metric_is_loss: True if the metric is the loss under another name.
+        baseline: loss of the trivial solution; None if unknown.
+        metric_is_loss: True if the metric is the loss, perhaps under another name.
         headings: column headings, keyed by the name of the metric or final score; see
             `AbstractTask`.
     """
@@ -36,6 +37,7 @@ class ReportedExperiment:
     runs: tuple[Run, ...]
     paper: PaperTable | None = None
     larger_is_better: bool = False
+    baseline: float | None = None
     metric_is_loss: bool = False
     headings: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,23 +52,34 @@ class ReportedExperiment:
         return tuple(SeedGroup((run,)) for run in self.runs)
 
     @property
-    def compared(self) -> Callable[[Run], float | None]:
-        """A function that takes a run and returns the number that is compared."""
-        if self.metric == "loss":
-            return final_loss
-        if self.selects_on_test:
-            return self.best_test
-        return self.at_best_validation if self.has_validation else self.last_test
+    def word(self) -> str:
+        """The word for the metric in headings and sentences."""
+        return "error" if self.metric == "mse" else self.metric
 
     @property
-    def selects_on_test(self) -> bool:
-        """Whether the best test result is compared, as in the paper's MNIST table."""
-        return self.paper is not None and self.paper.selects_on_test
+    def compared(self) -> Score:
+        """A function that takes a run and returns the number that is compared."""
+        return self.comparison[0]
 
     @cached_property
-    def has_validation(self) -> bool:
-        """Whether any run has measured the metric on validation data."""
-        return any(run.curve(self.metric, "validation")[1] for run in self.runs)
+    def comparison(self) -> tuple[Score, str, str]:
+        """How runs are compared.
+
+        Returns:
+            A function that reads the compared number from a run, the name of that
+            number, and words that say when it was measured, with a place for the number
+            of steps.
+        """
+        if self.metric == "loss":
+            return final_loss, "final training loss", "after {} steps"
+        # the paper's MNIST table has the best test results
+        if self.paper is not None and self.paper.selects_on_test:
+            place = "in {} steps, selected on the test set as in the paper"
+            return self.best_test, f"best test {self.word}", place
+        name = f"test {self.word}"
+        if any(run.curve(self.metric, "validation")[1] for run in self.runs):
+            return self.at_best_validation, name, "at the best validation in {} steps"
+        return self.last_test, name, "after {} steps"
 
     def at_best_validation(self, run: Run, name: str | None = None) -> float | None:
         """The value of a test metric at the step with the best validation result.
@@ -98,16 +111,9 @@ class ReportedExperiment:
         return max if self.larger_is_better else min
 
     @property
-    def baseline(self) -> float | None:
-        """Loss of the trivial solution; None if unknown."""
-        known = numbers(run.summary.get("baseline") for run in self.runs)
-        return next(iter(known), as_number(about(self.runs[0].config)["baseline"]))
-
-    @property
     def baseline_of_metric(self) -> float | None:
         """The baseline, if known and comparable with the metric; otherwise None."""
-        is_loss = self.metric == "loss" or self.metric_is_loss
-        return self.baseline if is_loss else None
+        return self.baseline if self.metric_is_loss else None
 
 
 def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
@@ -138,15 +144,18 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
         is_papers = task["as_in_paper"] and members[0].config["task"] in TASKS.ours
         metric = task["metric"]
         measured = any(metric in record for run in members for record in run.records)
+        metric = metric if measured else "loss"
+        baselines = [run.summary.get("baseline") for run in members]
         result.append(
             ReportedExperiment(
                 key,
                 task["title"],
-                metric if measured else "loss",
+                metric,
                 tuple(members),
                 PAPER.get(task["key"]) if is_papers else None,
                 task["larger_is_better"] and measured,
-                task["metric_is_loss"],
+                next(iter(numbers([*baselines, task["baseline"]])), None),
+                task["metric_is_loss"] or metric == "loss",
                 task["headings"],
             )
         )

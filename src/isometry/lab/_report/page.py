@@ -40,9 +40,7 @@ def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
         origin=_origin([run for experiment, _ in parts for run in experiment.runs]),
         style=Markup(_style()),
         source=SOURCE,
-        result_column=tables.RESULT,
-        results_table=tables.results_table,
-        runs_table=tables.runs_table,
+        tables=tables,
         headline=headline,
         inline=lambda figure: Markup(inline(figure)),
         looks=looks,
@@ -103,21 +101,12 @@ def headline(experiment: ReportedExperiment) -> str:
         if all(run.status == "diverged" for run in experiment.runs):
             return "Every run diverged."
         return "No run has measured anything yet."
-    value = tables.spread(top.values(experiment.compared))
+    score, name, place = experiment.comparison
+    value = tables.spread(top.values(score))
+    steps = f"{max(run.steps for run in top.counted):,}"
     label = looks(groups)[groups.index(top)].label
-    metric = experiment.metric
-    word = tables.word_for(metric)
-    name = label if len(groups) == 1 else f"Best is {label}"
-    steps = tables.count_text(max(run.steps for run in top.counted))
-    place = "at the best validation in" if experiment.has_validation else "after"
-    text = f"{name}: test {word} {value} {place} {steps} steps."
-    if metric == "loss":
-        text = f"{name}: final training loss {value} after {steps} steps."
-    elif experiment.selects_on_test:
-        text = (
-            f"{name}: best test {word} {value} in {steps} steps, selected on the test "
-            f"set as in the paper."
-        )
+    best = label if len(groups) == 1 else f"Best is {label}"
+    text = f"{best}: {name} {value} {place.format(steps)}."
     baseline = experiment.baseline_of_metric
     if baseline is not None:
         text += f" The trivial solution gets {tables.small(baseline)}."

@@ -1,9 +1,10 @@
 """Tables of our results alongside the paper's, as rows of text."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import mean, stdev
+from typing import NamedTuple
 
 from isometry.lab._report.experiments import (
     ReportedExperiment,
@@ -11,12 +12,8 @@ from isometry.lab._report.experiments import (
     largest_orthogonality_error,
 )
 from isometry.lab._report.looks import Look, looks, network_label
-from isometry.lab._report.runs import Run, SeedGroup, as_number
+from isometry.lab._report.runs import Run, Score, SeedGroup, as_number
 from isometry.lab.paper.tables import SOURCE, Row
-
-# A function that reads a number from a run. It returns None if the run did not measure
-# this number.
-Score = Callable[[Run], float | None]
 
 DASH = "–"
 
@@ -27,79 +24,65 @@ RESULT = 3
 ERROR_HEADING = "‖QᴴQ\u00a0−\u00a0I‖\u00a0/\u00a0√n"
 
 
-@dataclass(frozen=True)
-class TableRow:
+class TableRow(NamedTuple):
     """A row for our runs, or for a result of the paper for which we have no run.
 
     Attributes:
-        cells: one text for each column.
+        cells: the texts, keyed by the heading of the column. All rows of a table have
+            the same headings.
         look: how the figures draw the runs; None for a row without runs.
         best: whether this row has the best result.
     """
 
-    cells: tuple[str, ...]
+    cells: dict[str, str]
     look: Look | None = None
     best: bool = False
 
 
-@dataclass(frozen=True)
-class Table:
-    """The headings and the rows of a table."""
-
-    columns: tuple[str, ...]
-    rows: tuple[TableRow, ...]
-
-
-def results_table(experiment: ReportedExperiment) -> Table:
+def results_table(experiment: ReportedExperiment) -> list[TableRow]:
     """The main table of an experiment; runs that differ only in seeds share a row.
 
     Args:
         experiment: the runs.
 
     Returns:
-        A table with a row for each group of runs, followed by a row for each network
-        and size in the paper for which we have no run.
+        A row for each group of runs, followed by a row for each network and size in the
+        paper for which we have no run.
     """
-    table = _table(experiment, experiment.groups)
+    rows = _table(experiment, experiment.groups)
     done = {(run.model, run.hidden_size) for run in experiment.runs}
-    paper = experiment.paper.rows if experiment.paper else ()
-    blank = dict.fromkeys(table.columns, DASH) | {"Status": "not run"}
-    missing = [
-        blank
-        | {"Network": network_label(row.model), "n": f"{row.hidden_size}"}
-        | _paper_cells(row)
-        for row in paper
-        if (row.model, row.hidden_size) not in done
-    ]
-    rows = (TableRow(tuple(cells.values())) for cells in missing)
-    return replace(table, rows=(*table.rows, *rows))
+    blank = dict.fromkeys(rows[0].cells, DASH) | {"Status": "not run"}
+    for row in experiment.paper.rows if experiment.paper else ():
+        if (row.model, row.hidden_size) not in done:
+            name = {"Network": network_label(row.model), "n": f"{row.hidden_size}"}
+            rows.append(TableRow(blank | name | _paper_cells(row)))
+    return rows
 
 
-def runs_table(experiment: ReportedExperiment) -> Table | None:
+def runs_table(experiment: ReportedExperiment) -> list[TableRow]:
     """A table with a row for each run, if the main table has means of several runs.
 
     Args:
         experiment: the runs.
 
     Returns:
-        The table; None if the main table already has a row for each run.
+        The rows; empty if the main table already has a row for each run.
     """
     if len(experiment.groups) == len(experiment.runs):
-        return None
+        return []
     return _table(experiment, experiment.singles)
 
 
-def _table(experiment: ReportedExperiment, groups: Sequence[SeedGroup]) -> Table:
+def _table(
+    experiment: ReportedExperiment, groups: Sequence[SeedGroup]
+) -> list[TableRow]:
     """A table with a row for each group."""
     top = best_group(experiment, groups)
-    rows, columns = [], ()
-    for group, look in zip(groups, looks(groups), strict=True):
-        cells = _cells(
-            experiment, group, look, several=len(groups) < len(experiment.runs)
-        )
-        rows.append(TableRow(tuple(cells.values()), look, best=group is top))
-        columns = tuple(cells)
-    return Table(columns, tuple(rows))
+    several = len(groups) < len(experiment.runs)
+    return [
+        TableRow(_cells(experiment, group, look, several=several), look, group is top)
+        for group, look in zip(groups, looks(groups), strict=True)
+    ]
 
 
 def _cells(
@@ -115,10 +98,10 @@ def _cells(
     """
     first, counted, paper = group.first, group.counted, experiment.paper
     name = ", ".join(filter(None, (network_label(first.model), look.note)))
-    counts = [run.summary.get("parameters") for run in group.runs]
-    parameters = next((count for count in counts if count is not None), None)
-    cells = {"Network": name, "n": str(first.hidden_size or DASH)}
-    cells["Parameters"] = count_text(parameters)
+    counts = (run.summary.get("parameters") for run in group.runs)
+    parameters = next((f"{count:,}" for count in counts if count is not None), DASH)
+    size = str(first.hidden_size or DASH)
+    cells = {"Network": name, "n": size, "Parameters": parameters}
     for heading, score in _scores(experiment).items():
         cells[heading] = spread(group.values(score))
     if paper and paper.rows:
@@ -161,11 +144,6 @@ def best_group(
     return groups[min(scores)[1]] if scores else None
 
 
-def word_for(metric: str) -> str:
-    """The word for a metric in headings and sentences."""
-    return "error" if metric == "mse" else metric
-
-
 def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
     """For each column heading, the function that reads that column's number from a run.
 
@@ -178,7 +156,7 @@ def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
         if name != metric and _measured(experiment, name)
     }
     place = f", {headings[metric]}" if others and metric in headings else ""
-    word = word_for(metric)
+    word = experiment.word
     scores: dict[str, Score] = {
         f"Test {word} at best validation{place}": experiment.at_best_validation,
         f"Best test {word}": experiment.best_test,
@@ -220,7 +198,7 @@ def _other(experiment: ReportedExperiment, name: str, run: Run) -> float | None:
 def _steps(group: SeedGroup) -> str:
     planned = group.first.config.get("iterations")
     steps = sorted({run.steps for run in group.counted})
-    text = "–".join(count_text(count) for count in dict.fromkeys((steps[0], steps[-1])))
+    text = "–".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1])))
     return text if planned is None or steps == [planned] else f"{text} of {planned:,}"
 
 
@@ -236,16 +214,8 @@ def spread(values: Sequence[float]) -> str:
         return small(values[0] if values else None)
     middle, deviation = mean(values), stdev(values)
     text = small(middle)
-    if "e" in text:
-        return f"{text} ± {deviation:.1e}"
-    return (
-        f"{text} ± {deviation:.4f}" if abs(middle) < 1 else f"{text} ± {deviation:.2g}"
-    )
-
-
-def count_text(value: int | None) -> str:
-    """A count as text, with thousands separators; a dash for None."""
-    return DASH if value is None else f"{value:,}"
+    form = ".4f" if abs(middle) < 1 else ".2g"
+    return f"{text} ± {deviation:{'.1e' if 'e' in text else form}}"
 
 
 def small(value: float | None) -> str:
@@ -281,8 +251,7 @@ def results(experiments: Iterable[ReportedExperiment]) -> str:
     for experiment in experiments:
         parts += [f"## {one_line(experiment.title)}"]
         parts += [markdown(results_table(experiment))]
-        each = runs_table(experiment)
-        if each is not None:
+        if each := runs_table(experiment):
             parts += ["Each run:", markdown(each)]
         paper = experiment.paper
         if paper is not None:
@@ -290,13 +259,13 @@ def results(experiments: Iterable[ReportedExperiment]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def markdown(table: Table) -> str:
+def markdown(table: Sequence[TableRow]) -> str:
     """A table in Markdown, with the best result in bold."""
     header, *rows = (
         [one_line(cell).replace("|", "\\|") for cell in cells]
-        for cells in (table.columns, *(row.cells for row in table.rows))
+        for cells in (table[0].cells, *(row.cells.values() for row in table))
     )
-    for cells, row in zip(rows, table.rows, strict=True):
+    for cells, row in zip(rows, table, strict=True):
         if row.best:
             cells[RESULT] = f"**{cells[RESULT]}**"
     return aligned(header, rows)
