@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isometry.lab._files import for_file_name
 from isometry.lab._report.experiments import ReportedExperiment
-from isometry.lab._report.looks import LIGHT, Look, looks
+from isometry.lab._report.looks import Look, looks
 from isometry.lab._report.runs import Curve, Run, SeedGroup, numbers
 
 if TYPE_CHECKING:
@@ -201,8 +201,7 @@ def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: "Axes") -> No
         label = f"baseline {baseline:.4g}"
         axes.axhline(baseline, color=INK, lw=1, ls=(0, (1, 2)), label=label)
         values.append(baseline)
-    axes.set_xlabel(UNITS[against])
-    axes.set_ylabel(_words(quantity))
+    axes.set(xlabel=UNITS[against], ylabel=_words(quantity))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
     # steps are whole numbers, so put no ticks between them
     axes.locator_params(axis="x", nbins=6, integer=against == "step")
@@ -210,32 +209,21 @@ def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: "Axes") -> No
 
 
 def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
-    colour = LIGHT[look.colour]
-    points = thinned(curve)
-    axes.plot(
-        points.x,
-        points.middle,
-        color=colour,
-        ls=look.dashes,
-        lw=1.6,
-        marker=look.marker,
-        # networks that share a colour are told apart by a few markers on their lines
-        markevery=max(1, len(points.x) // 6),
-        ms=4.5,
-        label=look.label,
-    )
-    if is_mean or len(curve.x) > len(points.x):
-        axes.fill_between(
-            *(points.x, points.low, points.high), color=colour, alpha=0.18, lw=0
-        )
+    x, middle, low, high = thinned(curve)
+    # networks that share a colour are told apart by a few markers on their lines
+    every = max(1, len(x) // 6)
+    markers: dict[str, Any] = {"marker": look.marker, "markevery": every, "ms": 4.5}
+    axes.plot(x, middle, lw=1.6, label=look.label, **look.line, **markers)
+    if is_mean or len(curve.x) > len(x):
+        axes.fill_between(x, low, high, color=look.line["color"], alpha=0.18, lw=0)
 
 
 def _cross(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[float]:
     """Draw a diverged run as a thin line that ends in a cross; return its values."""
     x, y = run.curve(quantity.what, quantity.split, against=quantity.against)
-    colour, points = LIGHT[look.colour], thinned(Curve(x, y, y, y))
-    axes.plot(points.x, points.middle, color=colour, ls=look.dashes, lw=0.8)
-    axes.plot(x[-1:], y[-1:], color=colour, marker="x", ms=10, mew=2.5)
+    points = thinned(Curve(x, y, y, y))
+    axes.plot(points.x, points.middle, lw=0.8, **look.line)
+    axes.plot(x[-1:], y[-1:], color=look.line["color"], marker="x", ms=10, mew=2.5)
     return y
 
 
@@ -282,19 +270,11 @@ def _spectra(groups: Sequence[SeedGroup], axes: "Axes") -> None:
     for group, look in zip(groups, looks(groups), strict=True):
         angles = [angle for run in group.runs for angle in _angles(run)]
         if angles:
-            axes.stairs(
-                density(angles),
-                edges,
-                color=LIGHT[look.colour],
-                ls=look.dashes,
-                lw=1.6,
-                label=look.label,
-            )
+            axes.stairs(density(angles), edges, lw=1.6, label=look.label, **look.line)
     places = (-math.pi, -math.pi / 2, 0.0, math.pi / 2, math.pi)
     axes.set_xticks(places, ("−π", "−π/2", "0", "π/2", "π"))
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("angle")
-    axes.set_ylabel("eigenvalues, uniform = 1")
+    axes.set(xlabel="angle", ylabel="eigenvalues, uniform = 1")
 
 
 def density(angles: Sequence[float]) -> list[float]:

@@ -53,6 +53,11 @@ class Look:
     marker: str
     dashes: str
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """The colour and the style of lines, as options of matplotlib."""
+        return {"color": LIGHT[self.colour], "ls": self.dashes}
+
 
 def network_label(model: str) -> str:
     """Label of a network: its name in papers, or else its registered or class name."""

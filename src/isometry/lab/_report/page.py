@@ -123,8 +123,7 @@ def inline(figure: Figure) -> str:
     # prefix all ids and references, so that they differ from those of other figures
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{figure.svg.stem}-", text)
     # let the style sheet of the page determine the width, the height and the font
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r' (width|height)="[^"]*"', "", text, count=2)
     text = re.sub(r'<text style="font-size: ([\d.]+)px.*?>([^<]*)', _keep_width, text)
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
     # screen readers read `aria-label` aloud
