@@ -188,7 +188,7 @@ def test_what_is_left_out_is_named_with_the_way_to_get_it(monkeypatch, tmp_path)
     )
     monkeypatch.setattr(
         "isometry.lab.bench.timing.measure",
-        lambda *_args, **_options: record({OURS: 1.0})["suites"][0],
+        lambda *_args, **_options: record({OURS: 1.0})["suites"],
     )
     code, _, err = bench("layer", "--out", tmp_path / "out")
     assert (code, err) == (0, f"{LEFT}\n")
@@ -275,16 +275,21 @@ def test_a_terminal_has_one_line_that_is_renewed():
     assert stream.getvalue() == (f"{clear}[{bar}] 1/2 one{clear}[{'#' * 24}] 2/2 two\n")
 
 
-def test_sizes_are_in_order_and_once():
-    assert suites.sizes_of("exponential", [8, 4, 8]) == [4, 8]
-    assert suites.sizes_of("exponential", None) == suites.SUITES["exponential"].sizes
+@pytest.mark.parametrize(("sizes", "timed"), [([8, 4, 8], [4, 8]), (None, [3, 5])])
+def test_sizes_are_in_order_and_once(sizes, timed, capsys):
+    """The user's sizes are timed in order, or else the default sizes of each suite."""
+    suite = timing.Suite("", "", lambda _n, _device: {OURS: int}, sizes=(3, 5))
+    pair = {"one": suite, "two": suite}
+    parts = timing.measure(pair, sizes, device=CPU, rounds=1)
+    assert [[row["n"] for row in part["rows"]] for part in parts] == [timed, timed]
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"4/4 two: n = {timed[1]}")
 
 
 def test_results_go_to_the_data_directory(tmp_path, monkeypatch):
     monkeypatch.setattr("platformdirs.user_data_path", lambda name: tmp_path / name)
     monkeypatch.setattr(
         "isometry.lab.bench.timing.measure",
-        lambda *_args, **_options: record({OURS: 1.0})["suites"][0],
+        lambda *_args, **_options: record({OURS: 1.0})["suites"],
     )
     code, out, _ = bench("layer")
     new_folder = Path(out.splitlines()[-1])
@@ -315,7 +320,7 @@ def test_a_full_disk_does_not_lose_the_tables(tmp_path, monkeypatch):
     small_record = record({OURS: 1.0})
     monkeypatch.setattr(
         "isometry.lab.bench.timing.measure",
-        lambda *_args, **_options: small_record["suites"][0],
+        lambda *_args, **_options: small_record["suites"],
     )
     monkeypatch.setattr("isometry.lab.bench.command.create", full)
     code, out, err = bench("layer", "--out", tmp_path / "out")

@@ -15,36 +15,25 @@ RECORD, TABLE = "record.json", "table.md"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry bench` to its parser."""
-    parser.add_argument(
-        "suites",
-        nargs="*",
-        metavar="SUITE",
-        help=f"{', '.join(SUITE_NAMES)} (default: all, about two minutes)",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    suites = f"{', '.join(SUITE_NAMES)} (default: all, about two minutes)"
+    add("suites", nargs="*", metavar="SUITE", help=suites)
+    add(
         "--sizes",
         nargs="+",
         type=int,
         metavar="N",
         help="sizes n of the n x n matrices",
     )
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument(
-        "--threads", type=int, help="number of torch threads (default: torch decides)"
+    add("--device", default="cpu", choices=("cpu", "cuda"))
+    add("--threads", type=int, help="number of torch threads (default: torch decides)")
+    rounds = "samples per contender (default: %(default)s)"
+    add("--rounds", type=int, default=5, help=rounds)
+    out = (
+        "folder for table, figure and record; it must not exist (default: a new folder "
+        "in the user's data directory)"
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=5,
-        help="samples per contender (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder for table, figure and record; it must not exist (default: a new "
-        "folder in the user's data directory)",
-    )
+    add("--out", type=Path, metavar="DIR", help=out)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -108,29 +97,17 @@ def _check(options: argparse.Namespace) -> None:
 def _make_record(options: argparse.Namespace) -> dict[str, Any]:
     """Run the measurements, and return the content of `record.json`."""
     from isometry.lab.bench.report import left_out
-    from isometry.lab.bench.suites import SUITES, sizes_of
-    from isometry.lab.bench.timing import ProgressLine, device_of, measure, surroundings
+    from isometry.lab.bench.suites import SUITES
+    from isometry.lab.bench.timing import device_of, measure, surroundings
 
     device = device_of(options.device, options.threads)
     missing = [peer for peer in PEERS if not installed(peer)]
     for peer in missing:
         sys.stderr.write(f"{left_out(peer)}\n")
-    names = list(dict.fromkeys(options.suites)) or SUITE_NAMES
-    sizes = {name: sizes_of(name, options.sizes) for name in names}
-    say = ProgressLine(sum(map(len, sizes.values())))
+    suites = {name: SUITES[name] for name in options.suites or SUITE_NAMES}
     return {
         "environment": surroundings(device),
         "rounds": options.rounds,
         "missing": missing,
-        "suites": [
-            measure(
-                name,
-                SUITES[name],
-                sizes[name],
-                device=device,
-                rounds=options.rounds,
-                say=say,
-            )
-            for name in names
-        ],
+        "suites": measure(suites, options.sizes, device=device, rounds=options.rounds),
     }

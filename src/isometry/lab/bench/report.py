@@ -148,8 +148,7 @@ def _panel(axes: "Axes", part: dict[str, Any]) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-    axes.set_xlabel("n")
-    axes.set_ylabel("milliseconds")
+    axes.set(xlabel="n", ylabel="milliseconds")
     axes.set_title(f"{part['suite']}: {part['title']}", fontsize=10)
     # put the legend below the axes, where it does not cover a line
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=8.5)

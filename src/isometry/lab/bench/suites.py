@@ -2,7 +2,7 @@
 
 import copy
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import isometry
+from isometry import optim
 from isometry.groups import O, Stiefel
 from isometry.lab import bench
 from isometry.lab.bench.timing import Call, Suite, random_skew, unit_cotangent
 from isometry.linalg import expm_skew
 from isometry.nn import ExpRNN, ModReLU
-from isometry.optim import RiemannianAdam, RiemannianSGD
 
 
 def ours(A: Tensor, G: Tensor, *, norm_bound: float | None = None) -> Call:
@@ -113,11 +113,8 @@ def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
     """
     # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = constrain_as(orthogonal_linear(n, n, seed=seed), name)
-    if name not in (
-        bench.UNCONSTRAINED,
-        bench.OUR_HOUSEHOLDER,
-        bench.TORCH_HOUSEHOLDER,
-    ):
+    others = (bench.UNCONSTRAINED, bench.OUR_HOUSEHOLDER, bench.TORCH_HOUSEHOLDER)
+    if name not in others:
         A = random_skew(n, norm=norm, dtype=torch.float32, seed=seed)
         with torch.no_grad():
             layer.parametrizations.weight.original.copy_(A.tril(-1))
@@ -131,16 +128,21 @@ def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
     return x, torch.randn(batch, outputs, generator=rng)
 
 
-def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Call:
-    """A function that makes one training step with Adam."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+def _step(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> Call:
+    """A function that makes one step of an optimizer."""
 
     def step() -> None:
         optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
+        loss().backward()
         optimizer.step()
 
     return step
+
+
+def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Call:
+    """A function that makes one training step with Adam."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    return _step(optimizer, lambda: nn.functional.mse_loss(model(x), y))
 
 
 def layer(n: int, device: torch.device) -> dict[str, Call]:
@@ -209,15 +211,12 @@ def whole_step(layer: nn.Module, n: int, x: Tensor) -> Call:
     head = nn.Linear(n, CLASSES, device=x.device)
     target = torch.randint(CLASSES, (x.shape[1],), device=x.device)
     parameters = [*layer.parameters(), *head.parameters()]
-    optimizer = torch.optim.RMSprop(parameters, lr=RATE)
 
-    def step() -> None:
-        optimizer.zero_grad()
+    def loss() -> Tensor:
         _, last = layer(x)
-        nn.functional.cross_entropy(head(last[0]), target).backward()
-        optimizer.step()
+        return nn.functional.cross_entropy(head(last[0]), target)
 
-    return step
+    return _step(torch.optim.RMSprop(parameters, lr=RATE), loss)
 
 
 def recurrent(n: int, device: torch.device) -> dict[str, Call]:
@@ -245,6 +244,9 @@ def recurrent(n: int, device: torch.device) -> dict[str, Call]:
 OUR_EXP = "isometry, exp"
 CPU = torch.device("cpu")
 
+# options of every contender that steps by this rule
+OPTIONS: dict[str, Any] = {"SGD": {"lr": 1e-3, "momentum": 0.9}, "Adam": {"lr": 1e-3}}
+
 
 def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """A random point on the Stiefel manifold."""
@@ -254,13 +256,13 @@ def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Call]:
     """A step of our optimizer with each retraction, keyed by the contender's name."""
-    kind: Any = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
+    kind = getattr(optim, f"Riemannian{rule}")
     manifold = O(n) if n == k else Stiefel(n, k)
     runs: dict[str, Call] = {}
     for retraction in ("exp", "cayley", "qr"):
         p = _with_gradient(nn.Parameter(_point(n, k, device)))
-        options = {"manifold": manifold, "retraction": retraction, **_momentum(rule)}
-        runs[f"isometry, {retraction}"] = kind([p], lr=1e-3, **options).step
+        options = {"manifold": manifold, "retraction": retraction, **OPTIONS[rule]}
+        runs[f"isometry, {retraction}"] = kind([p], **options).step
     return runs
 
 
@@ -275,8 +277,8 @@ def geoopt_steps(
     for metric in ("canonical", "euclidean"):
         manifold = geoopt.Stiefel(canonical=metric == "canonical")
         point = geoopt.ManifoldParameter(_point(n, k, device), manifold=manifold)
-        options = {"lr": 1e-3, **_momentum(rule)}
-        runs[f"geoopt, {metric}"] = kind([_with_gradient(point)], **options).step
+        optimizer = kind([_with_gradient(point)], **OPTIONS[rule])
+        runs[f"geoopt, {metric}"] = optimizer.step
     return runs
 
 
@@ -286,12 +288,8 @@ def optimizers(n: int, device: torch.device) -> dict[str, Call]:
     if bench.installed("geoopt"):
         runs |= geoopt_steps(n, n, "SGD", device)
     p = _with_gradient(nn.Parameter(_point(n, n, device)))
-    runs[bench.UNCONSTRAINED] = torch.optim.SGD([p], lr=1e-3, momentum=0.9).step
+    runs[bench.UNCONSTRAINED] = torch.optim.SGD([p], **OPTIONS["SGD"]).step
     return runs
-
-
-def _momentum(rule: str) -> dict[str, Any]:
-    return {"momentum": 0.9} if rule == "SGD" else {}
 
 
 def _point(n: int, k: int, device: torch.device) -> Tensor:
@@ -307,39 +305,28 @@ def _with_gradient(p: nn.Parameter) -> nn.Parameter:
 
 SUITES = {
     "exponential": Suite(
-        title="forward + backward pass of an exponential, norm 3",
-        note="The Cayley map and reflections are not exponentials; the Cayley map "
-        "cannot reach the eigenvalue -1.",
-        contenders=exponential,
-        ours=bench.OURS,
-        sizes=(64, 128, 256, 512),
+        "forward + backward pass of an exponential, norm 3",
+        "The Cayley map and reflections are not exponentials; the Cayley map cannot "
+        "reach the eigenvalue -1.",
+        exponential,
     ),
     "layer": Suite(
-        title=f"training step of an n x n layer, batch {BATCH}, Adam",
-        note="The coordinates have norm 3, except for reflections, which keep their "
-        "initial coordinates.",
-        contenders=layer,
-        ours=bench.OURS,
-        sizes=(64, 128, 256, 512),
+        f"training step of an n x n layer, batch {BATCH}, Adam",
+        "The coordinates have norm 3, except for reflections, which keep their initial "
+        "coordinates.",
+        layer,
     ),
     "recurrent": Suite(
-        title=f"training step over {STEPS} time steps, batch {BATCH}, RMSprop",
-        note="isometry is ExpRNN. torch and geotorch have no such layer, so their "
-        "weights are used in a Python loop.",
-        contenders=recurrent,
-        ours=bench.OURS,
+        f"training step over {STEPS} time steps, batch {BATCH}, RMSprop",
+        "isometry is ExpRNN. torch and geotorch have no such layer, so their weights "
+        "are used in a Python loop.",
+        recurrent,
         sizes=(64, 128, 256),
     ),
     "optimizers": Suite(
-        title="step of SGD with momentum on n x n orthogonal matrices",
-        note="The gradient is given, so this is the cost of the optimizer alone.",
-        contenders=optimizers,
+        "step of SGD with momentum on n x n orthogonal matrices",
+        "The gradient is given, so this is the cost of the optimizer alone.",
+        optimizers,
         ours=OUR_EXP,
-        sizes=(64, 128, 256, 512),
     ),
 }
-
-
-def sizes_of(suite: str, sizes: Sequence[int] | None) -> Sequence[int]:
-    """The user's sizes in ascending order; if None, the suite's default sizes."""
-    return sorted(set(sizes)) if sizes else SUITES[suite].sizes

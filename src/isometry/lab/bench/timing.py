@@ -3,7 +3,7 @@
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, TextIO
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from isometry.lab._process import environment
-from isometry.lab.bench import PEERS, installed
+from isometry.lab.bench import OURS, PEERS, installed
 
 # a function whose calls are timed
 Call = Callable[[], object]
@@ -28,14 +28,14 @@ class Suite:
         contenders: a function that takes a size and a device, and returns the
             contenders, keyed by name.
         ours: name of our contender; tables show all times as multiples of its time.
-        sizes: the default sizes.
+        sizes: the default sizes, in ascending order.
     """
 
     title: str
     note: str
     contenders: Callable[[int, torch.device], dict[str, Call]]
-    ours: str
-    sizes: tuple[int, ...]
+    ours: str = OURS
+    sizes: Sequence[int] = (64, 128, 256, 512)
 
 
 def interleave(
@@ -152,15 +152,12 @@ def surroundings(device: torch.device) -> dict[str, Any]:
     """A description of the machine and the device, with the versions of packages."""
     here = environment(ranks=1)
     here["versions"] |= {peer: version(peer) for peer in PEERS if installed(peer)}
-    return here | {"device": _device_name(device)}
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cpu":
-        return "cpu"
-    runtime = "ROCm" if torch.version.hip else "CUDA"
-    number = torch.version.hip or torch.version.cuda
-    return f"{torch.cuda.get_device_name(device)}, {runtime} {number}"
+    name = device.type
+    if name != "cpu":
+        hip, cuda = torch.version.hip, torch.version.cuda
+        runtime = f"ROCm {hip}" if hip else f"CUDA {cuda}"
+        name = f"{torch.cuda.get_device_name(device)}, {runtime}"
+    return here | {"device": name}
 
 
 _WIDTH = 24
@@ -194,32 +191,33 @@ class ProgressLine:
 
 
 def measure(
-    name: str,
-    suite: Suite,
-    sizes: Sequence[int],
+    suites: Mapping[str, Suite],
+    sizes: Iterable[int] | None,
     *,
     device: torch.device,
     rounds: int,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Time one suite, in float32.
+) -> list[dict[str, Any]]:
+    """Time suites, in float32, and show the progress.
 
     Args:
-        name: name of the suite.
-        suite: the suite.
-        sizes: the sizes n to time.
+        suites: the suites, keyed by name.
+        sizes: the sizes n to time; None for the default sizes of each suite.
         device: the device to measure on.
         rounds: number of samples per contender.
-        say: function that shows progress; called with a text before each size.
 
     Returns:
-        The description of the suite and, for each size, the best and the median seconds
-        per call of each contender.
+        For each suite its description and, for each size, the best and the median
+        seconds per call of each contender.
     """
-    rows = []
-    for n in sizes:
-        say(f"{name}: n = {n}")
-        times = interleave(suite.contenders(n, device), rounds=rounds, sample=0.1)
-        rows.append({"n": n, **times})
-    about = {"title": suite.title, "note": suite.note, "ours": suite.ours}
-    return {"suite": name, **about, "rows": rows}
+    chosen = sorted(set(sizes or ()))
+    say = ProgressLine(sum(len(chosen or suite.sizes) for suite in suites.values()))
+    parts = []
+    for name, suite in suites.items():
+        rows = []
+        for n in chosen or suite.sizes:
+            say(f"{name}: n = {n}")
+            times = interleave(suite.contenders(n, device), rounds=rounds, sample=0.1)
+            rows.append({"n": n, **times})
+        about = {"title": suite.title, "note": suite.note, "ours": suite.ours}
+        parts.append({"suite": name, **about, "rows": rows})
+    return parts
