@@ -7,7 +7,8 @@ results. `isometry.optim.RiemannianRMSprop` has options that imitate each of the
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,31 +35,26 @@ from isometry.optim import RiemannianRMSprop, RiemannianSGD
 PIXELS = ("mnist", "pmnist")
 
 
-def maker(
-    network: type[nn.Module], *, without: Collection[str] = ()
-) -> Callable[..., nn.Module]:
+def maker(network: type[nn.Module]) -> Callable[..., nn.Module]:
     """A function that builds networks of the given class.
 
     Args:
         network: the class; its first arguments are an input size and a hidden size.
-        without: the options among `generator` and `last_only` that the class lacks.
     """
+    # torch's recurrent layers have neither `generator` nor `last_only`
+    is_torchs = issubclass(network, nn.RNNBase)
 
     def make(
         task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
     ) -> nn.Module:
         usual: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
-        usual |= {"generator": draw.generator, "last_only": task.last_only}
-        usual = {k: v for k, v in usual.items() if k not in without}
+        if not is_torchs:
+            usual |= {"generator": draw.generator, "last_only": task.last_only}
         # The config of an old run may contain a wrong `last_only`, which is then in
         # `options`. `usual` overrides it.
         return network(task.input_size, size, **(options | usual))
 
     return make
-
-
-# options of our recurrent layers that torch's recurrent layers do not have
-TORCH_LACKS = ("generator", "last_only")
 
 
 def torch_lstm(
@@ -68,7 +64,7 @@ def torch_lstm(
 
     The weights are initialized by Glorot's rule, and the bias of the forget gate is 1.
     """
-    network = maker(nn.LSTM, without=TORCH_LACKS)(task, size, options, draw)
+    network = maker(nn.LSTM)(task, size, options, draw)
     bound = glorot(task.input_size + size, 4 * size)
     with torch.no_grad():
         for name, p in network.named_parameters():
@@ -136,23 +132,16 @@ def options_eurnn(task: str, _size: int) -> dict[str, Any]:
 UNPUBLISHED = "ours: none is published"
 
 # options with which RiemannianRMSprop behaves like RMSprop in other libraries
-TENSORFLOW = {
-    "alpha": 0.9,
-    "eps": 1e-10,
-    "initial_accumulator": 1.0,
-    "eps_inside": True,
-}
-THEANO = {"alpha": 0.9, "eps": 0.0, "initial_accumulator": 1e-3}
+INSIDE = {"eps_inside": True}
 KERAS = {"alpha": 0.9, "eps": 1e-8}
+THEANO = {"alpha": 0.9, "eps": 0.0, "initial_accumulator": 1e-3}
+TENSORFLOW = {"alpha": 0.9, "eps": 1e-10, "initial_accumulator": 1.0} | INSIDE
 
 
-def rmsprop(
-    lr: float, *parameters: str, like: Mapping[str, Any] | None = None
-) -> OptimizerRecipe:
+def rmsprop(lr: float, *parameters: str, **like: Any) -> OptimizerRecipe:
     """RMSprop as in torch, or as in another library if `like` gives its options."""
-    if like is None:
-        return OptimizerRecipe(RMSprop, {"lr": lr}, parameters)
-    return OptimizerRecipe(RiemannianRMSprop, {"lr": lr, **like}, parameters)
+    kind = RiemannianRMSprop if like else RMSprop
+    return OptimizerRecipe(kind, {"lr": lr, **like}, parameters)
 
 
 def adam(lr: float, *parameters: str) -> OptimizerRecipe:
@@ -162,9 +151,8 @@ def adam(lr: float, *parameters: str) -> OptimizerRecipe:
 
 def descent(lr: float, *parameters: str) -> OptimizerRecipe:
     """Riemannian gradient descent with the Cayley retraction, as in [WPH16]."""
-    return OptimizerRecipe(
-        RiemannianSGD, {"lr": lr, "retraction": "cayley"}, parameters
-    )
+    options = {"lr": lr, "retraction": "cayley"}
+    return OptimizerRecipe(RiemannianSGD, options, parameters)
 
 
 def at_nearest_size(table: Mapping[int, float], size: int) -> float:
@@ -202,8 +190,8 @@ def schedule_scornn(task: str, _size: int) -> Schedule:
     The options of RMSprop are TensorFlow's. On the adding problem, Adam updates all
     parameters except A.
     """
-    A = rmsprop(1e-4, "X", like=TENSORFLOW)
-    rest = adam(1e-3) if task == "adding" else rmsprop(1e-3, like=TENSORFLOW)
+    A = rmsprop(1e-4, "X", **TENSORFLOW)
+    rest = adam(1e-3) if task == "adding" else rmsprop(1e-3, **TENSORFLOW)
     return Schedule((rest, A), UNPUBLISHED if task == "timit" else "[HWY18], its code")
 
 
@@ -212,19 +200,19 @@ def schedule_scurnn(task: str, _size: int) -> Schedule:
 
     Adagrad updates the angles of the diagonal matrix D, and Adam all other parameters.
     """
-    inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
+    A = rmsprop(1e-4, "X", **KERAS, **INSIDE)
     # RMSprop becomes Adagrad if it sums the squared gradients instead of averaging them
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
-    theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", like=adagrad)
+    theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", **adagrad)
     source = UNPUBLISHED if task in ("timit", "pmnist") else "[MHY19], its code"
-    return Schedule((adam(1e-3), rmsprop(1e-4, "X", like=inside), theta), source)
+    return Schedule((adam(1e-3), A, theta), source)
 
 
 def schedule_urnn(task: str, _size: int) -> Schedule:
     """Schedule of uRNN: Keras's RMSprop on MNIST, permuted or not; else Theano's."""
     if task in PIXELS:
-        return Schedule((rmsprop(1e-4, like=KERAS),), "[WPH16], its code")
-    return Schedule((rmsprop(1e-3, like=THEANO),), "[ASB16] and [WPH16], their code")
+        return Schedule((rmsprop(1e-4, **KERAS),), "[WPH16], its code")
+    return Schedule((rmsprop(1e-3, **THEANO),), "[ASB16] and [WPH16], their code")
 
 
 def schedule_rgd(task: str, size: int) -> Schedule:
@@ -238,12 +226,11 @@ def schedule_rgd(task: str, size: int) -> Schedule:
     $G$, and we apply it in the Lie algebra.
     """
     if task not in PIXELS:
-        rest = rmsprop(1e-3, like=THEANO)
+        rest = rmsprop(1e-3, **THEANO)
         source = UNPUBLISHED if task == "adding" else "[WPH16], its code"
         return Schedule((rest, descent(2e-3, "weight_hh")), source)
-    rest = rmsprop(at_nearest_size({116: 1e-3, 512: 1e-4}, size), like=KERAS)
-    like = {**KERAS, "retraction": "cayley"}
-    W = rmsprop(2e-6, "weight_hh", like=like)
+    rest = rmsprop(at_nearest_size({116: 1e-3, 512: 1e-4}, size), **KERAS)
+    W = rmsprop(2e-6, "weight_hh", **KERAS, retraction="cayley")
     return Schedule((rest, W), "[WPH16], its code; adapted in the Lie algebra")
 
 
@@ -251,27 +238,26 @@ def schedule_eurnn(task: str, _size: int) -> Schedule:
     """Schedule of EURNN: TensorFlow's RMSprop."""
     lr = 1e-4 if task in PIXELS else 1e-3
     source = UNPUBLISHED if task in ("timit", "adding") else "[JSD17], its code"
-    return Schedule((rmsprop(lr, like=TENSORFLOW),), source)
+    return Schedule((rmsprop(lr, **TENSORFLOW),), source)
 
 
 def schedule_lstm(task: str, _size: int) -> Schedule:
     """Schedule of the LSTM: from [WPH16] on MNIST, permuted or not, otherwise ours."""
     if task in PIXELS:
-        return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
+        return Schedule((rmsprop(1e-3, **KERAS),), "[WPH16], its code", clip_norm=1)
     if task == "timit":
         return Schedule((adam(1e-3),), UNPUBLISHED)
-    return Schedule((rmsprop(1e-3, like=TENSORFLOW),), UNPUBLISHED)
+    return Schedule((rmsprop(1e-3, **TENSORFLOW),), UNPUBLISHED)
 
 
 def schedule_gru(task: str, size: int) -> Schedule:
     """Schedule of the GRU: the optimizers and the clipping of the LSTM."""
-    lstm = schedule_lstm(task, size)
-    return Schedule(lstm.optimizers, UNPUBLISHED, lstm.clip_norm)
+    return replace(schedule_lstm(task, size), source=UNPUBLISHED)
 
 
 def schedule_exp_gated(task: str, size: int) -> Schedule:
     """Schedule of ExpLSTM and ExpGRU: the optimizers of ExpRNN."""
-    return Schedule(schedule_exprnn(task, size).optimizers, UNPUBLISHED)
+    return replace(schedule_exprnn(task, size), source=UNPUBLISHED)
 
 
 def schedule_householder(_task: str, _size: int) -> Schedule:
@@ -292,51 +278,36 @@ def schedule_lie(_task: str, _size: int) -> Schedule:
     return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), UNPUBLISHED)
 
 
-NETWORKS: Registry[Network] = Registry(
-    "model",
-    "isometry.networks",
-    {
-        "exprnn": Network(
-            maker(layers.ExpRNN),
-            schedule_exprnn,
-            output_exprnn,
-            options_exprnn,
-        ),
-        "scornn": Network(
-            maker(layers.ScoRNN),
-            schedule_scornn,
-            output_scornn,
-            options_scornn,
-        ),
-        "scurnn": Network(maker(layers.ScuRNN), schedule_scurnn),
-        "urnn": Network(maker(layers.URNN), schedule_urnn, options=options_structured),
-        "rgd": Network(
-            maker(layers.FullCapacityURNN),
-            schedule_rgd,
-            options=options_structured,
-        ),
-        "eurnn": Network(
-            maker(layers.EURNN),
-            schedule_eurnn,
-            output_eurnn,
-            options_eurnn,
-            parts="real",
-        ),
-        "householder": Network(
-            maker(layers.HouseholderRNN),
-            schedule_householder,
-            after_step=layers.HouseholderRNN.renormalize_,
-        ),
-        "spectral": Network(maker(layers.SpectralRNN), schedule_spectral),
-        "lie": Network(maker(layers.LieRNN), schedule_lie),
-        "explstm": Network(maker(layers.ExpLSTM), schedule_exp_gated),
-        "expgru": Network(maker(layers.ExpGRU), schedule_exp_gated),
-        "lstm": Network(torch_lstm, schedule_lstm),
-        # the GRU keeps the initial parameters that torch gives it
-        "gru": Network(maker(nn.GRU, without=TORCH_LACKS), schedule_gru),
-    },
-    accept,
-)
+_OURS = {
+    "exprnn": Network(
+        maker(layers.ExpRNN), schedule_exprnn, output_exprnn, options_exprnn
+    ),
+    "scornn": Network(
+        maker(layers.ScoRNN), schedule_scornn, output_scornn, options_scornn
+    ),
+    "scurnn": Network(maker(layers.ScuRNN), schedule_scurnn),
+    "urnn": Network(maker(layers.URNN), schedule_urnn, options=options_structured),
+    "rgd": Network(
+        maker(layers.FullCapacityURNN), schedule_rgd, options=options_structured
+    ),
+    "eurnn": Network(
+        maker(layers.EURNN), schedule_eurnn, output_eurnn, options_eurnn, parts="real"
+    ),
+    "householder": Network(
+        maker(layers.HouseholderRNN),
+        schedule_householder,
+        after_step=layers.HouseholderRNN.renormalize_,
+    ),
+    "spectral": Network(maker(layers.SpectralRNN), schedule_spectral),
+    "lie": Network(maker(layers.LieRNN), schedule_lie),
+    "explstm": Network(maker(layers.ExpLSTM), schedule_exp_gated),
+    "expgru": Network(maker(layers.ExpGRU), schedule_exp_gated),
+    "lstm": Network(torch_lstm, schedule_lstm),
+    # the GRU keeps the initial parameters that torch gives it
+    "gru": Network(maker(nn.GRU), schedule_gru),
+}
+
+NETWORKS: Registry[Network] = Registry("model", "isometry.networks", _OURS, accept)
 
 # the default hidden size of a network that is not in `SIZES`
 USUAL_SIZE = 128

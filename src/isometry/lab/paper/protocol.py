@@ -27,13 +27,8 @@ def _by_task(
     copying: int, mnist: tuple[int, ...], timit: tuple[int, ...], adding: int
 ) -> dict[str, tuple[int, ...]]:
     """Hidden sizes by task. MNIST and permuted MNIST have the same sizes."""
-    return {
-        "copying": (copying,),
-        "mnist": mnist,
-        "pmnist": mnist,
-        "timit": timit,
-        "adding": (adding,),
-    }
+    pixels = dict.fromkeys(("mnist", "pmnist"), mnist)
+    return {"copying": (copying,), **pixels, "timit": timit, "adding": (adding,)}
 
 
 _REAL = _by_task(190, (170, 360, 512), (224, 322, 425), 170)
@@ -91,8 +86,14 @@ def _copying_task(lag: int, iterations: int) -> dict[str, Any]:
     return {"task": "copying", **length, "log_every": 1, "evaluate_every": 50}
 
 
-_MNIST = {"task": "mnist", "validation": VALIDATION_IMAGES}
-_PMNIST = _MNIST | {"permute": True}
+_MNIST: dict[str, Any] = {"task": "mnist", "validation": VALIDATION_IMAGES}
+
+# options for the tasks of the paper's tables, by experiment
+_TABLES = {
+    "mnist": _MNIST,
+    "pmnist": _MNIST | {"permute": True},
+    "timit": {"task": "timit"},
+}
 
 
 def _smallest_first(
@@ -123,11 +124,11 @@ def _figure(lag: int) -> list[PlannedRun]:
     return _smallest_first(f"copying-{lag}", networks, options)
 
 
-def _table(experiment: str, task: Mapping[str, Any]) -> list[PlannedRun]:
+def _table(experiment: str) -> list[PlannedRun]:
     """The runs of a table of the paper: each network and size that has a result."""
     rows = PAPER[experiment].rows
     networks = [(r.model, r.hidden_size) for r in rows if r.result is not None]
-    options = {**task, "epochs": EPOCHS[experiment]}
+    options = _TABLES[experiment] | {"epochs": EPOCHS[experiment]}
     return _smallest_first(experiment, networks, options)
 
 
@@ -141,31 +142,26 @@ def _exp(lr: float, ratio: float = 0.1, **options: Any) -> dict[str, Any]:
     return {"model_options": usual | options, "lr": lr, "lr_ratio": ratio}
 
 
-# Learning rates and retractions of the other networks in the plan "recorded", by
-# network and task. They equal the defaults of the recipes in `networks`, but a new
+# Learning rates and retractions of the other networks in the plan "recorded", and how
+# they differ on MNIST. They equal the defaults of the recipes in `networks`, but a new
 # default there must not change what a plan means.
-_RATES: dict[str, dict[str, dict[str, Any]]] = {
-    "scornn": {
-        "copying": {"lr": 1e-3, "lr_ratio": 0.1},
-        "mnist": {"lr": 1e-3, "lr_ratio": 0.1},
-        "timit": {"lr": 1e-3, "lr_ratio": 0.1},
-    },
-    "scurnn": {"copying": {"lr": 1e-3, "lr_ratio": 0.1}},
-    "lstm": {"copying": {"lr": 1e-3}, "mnist": {"lr": 1e-3}, "timit": {"lr": 1e-3}},
-    "urnn": {"copying": {"lr": 1e-3}, "mnist": {"lr": 1e-4}},
-    "eurnn": {"copying": {"lr": 1e-3}, "mnist": {"lr": 1e-4}, "timit": {"lr": 1e-3}},
-    "rgd": {
-        "copying": {"lr": 1e-3, "lr_ratio": 2.0, "retraction": "cayley"},
-        "mnist": {"lr": 1e-3, "lr_ratio": 2e-3, "retraction": "cayley"},
-        "timit": {"lr": 1e-3, "lr_ratio": 2.0, "retraction": "cayley"},
-    },
+_RATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "scornn": ({"lr": 1e-3, "lr_ratio": 0.1}, {}),
+    "scurnn": ({"lr": 1e-3, "lr_ratio": 0.1}, {}),
+    "lstm": ({"lr": 1e-3}, {}),
+    "urnn": ({"lr": 1e-3}, {"lr": 1e-4}),
+    "eurnn": ({"lr": 1e-3}, {"lr": 1e-4}),
+    "rgd": ({"lr": 1e-3, "lr_ratio": 2.0, "retraction": "cayley"}, {"lr_ratio": 2e-3}),
 }
 
 
 def _with_rates(run: PlannedRun) -> PlannedRun:
     """The run with all its rates, where the plan leaves them to the recipe."""
-    usual = {} if "lr" in run.options else _RATES[run.model][run.options["task"]]
-    return replace(run, options={**usual, **run.options})
+    if "lr" in run.options:
+        return run
+    usual, on_mnist = _RATES[run.model]
+    rates = usual | (on_mnist if run.options["task"] == "mnist" else {})
+    return replace(run, options=rates | dict(run.options))
 
 
 def _copying(
@@ -197,16 +193,10 @@ def _figure1() -> list[PlannedRun]:
 
 
 def _pixels(
-    model: str,
-    size: int,
-    epochs: int,
-    *,
-    permute: bool = True,
-    note: str = "",
-    **more: Any,
+    experiment: str, model: str, size: int, epochs: int, note: str = "", **more: Any
 ) -> PlannedRun:
-    options = (_PMNIST if permute else _MNIST) | {"epochs": epochs} | more
-    return PlannedRun("pmnist" if permute else "mnist", model, size, options, note)
+    options = _TABLES[experiment] | {"epochs": epochs} | more
+    return PlannedRun(experiment, model, size, options, note)
 
 
 def _table1() -> list[PlannedRun]:
@@ -214,23 +204,21 @@ def _table1() -> list[PlannedRun]:
     permuted, straight = _exp(1e-3, init="cayley"), _exp(7e-4, init="cayley")
     moving: dict[str, Any] = {"rebase_every": 100, "init": "cayley"}
     return [
-        _pixels("exprnn", 170, 70, **permuted),
-        _pixels("scornn", 170, 10),
-        _pixels("lstm", 128, 10),
-        _pixels("rgd", 116, 10),
-        _pixels("exprnn", 170, 10, note="rebase100", **_exp(1e-3, **moving)),
-        _pixels("exprnn", 170, 70, permute=False, **straight),
-        _pixels("scornn", 170, 10, permute=False),
-        _pixels("lstm", 128, 10, permute=False),
-        _pixels(
-            "exprnn", 170, 10, permute=False, note="rebase100", **_exp(7e-4, **moving)
-        ),
-        _pixels("rgd", 116, 10, permute=False),
+        _pixels("pmnist", "exprnn", 170, 70, **permuted),
+        _pixels("pmnist", "scornn", 170, 10),
+        _pixels("pmnist", "lstm", 128, 10),
+        _pixels("pmnist", "rgd", 116, 10),
+        _pixels("pmnist", "exprnn", 170, 10, "rebase100", **_exp(1e-3, **moving)),
+        _pixels("mnist", "exprnn", 170, 70, **straight),
+        _pixels("mnist", "scornn", 170, 10),
+        _pixels("mnist", "lstm", 128, 10),
+        _pixels("mnist", "exprnn", 170, 10, "rebase100", **_exp(7e-4, **moving)),
+        _pixels("mnist", "rgd", 116, 10),
         # the next two networks have about 16,500 parameters, like ExpRNN with n = 170
-        _pixels("explstm", 87, 5, **_exp(1e-3)),
-        _pixels("expgru", 100, 5, **_exp(1e-3)),
-        _pixels("exprnn", 360, 5, **_exp(7e-4, init="cayley")),
-        _pixels("exprnn", 512, 5, **_exp(5e-4, init="cayley")),
+        _pixels("pmnist", "explstm", 87, 5, **_exp(1e-3)),
+        _pixels("pmnist", "expgru", 100, 5, **_exp(1e-3)),
+        _pixels("pmnist", "exprnn", 360, 5, **_exp(7e-4, init="cayley")),
+        _pixels("pmnist", "exprnn", 512, 5, **_exp(5e-4, init="cayley")),
     ]
 
 
@@ -264,18 +252,13 @@ def _table2() -> list[PlannedRun]:
     length = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
     task = {"task": "timit", "split": "speakers", **length}
     exprnn = _exp(1e-3, init="henaff")
-    networks = {"exprnn": exprnn, "scornn": {}, "lstm": {}, "rgd": {}, "eurnn": {}}
-    return [
-        PlannedRun(
-            "timit-sample",
-            model,
-            SIZES[model]["timit"][0],
-            {**task, "target": target, **options},
-            target,
-        )
-        for target in ("next", "previous")
-        for model, options in networks.items()
-    ]
+    runs = []
+    for target in ("next", "previous"):
+        for model in ("exprnn", "scornn", "lstm", "rgd", "eurnn"):
+            size = SIZES[model]["timit"][0]
+            options = task | {"target": target} | (exprnn if model == "exprnn" else {})
+            runs.append(PlannedRun("timit-sample", model, size, options, target))
+    return runs
 
 
 def _seeds() -> list[PlannedRun]:
@@ -286,7 +269,7 @@ def _seeds() -> list[PlannedRun]:
         ("rgd", 116): {},
     }
     return [
-        _pixels(*network, 10, seed=seed, note=f"seed{seed}", **options)
+        _pixels("pmnist", *network, 10, f"seed{seed}", seed=seed, **options)
         for seed in (5545, 5546)
         for network, options in networks.items()
     ]
@@ -294,7 +277,7 @@ def _seeds() -> list[PlannedRun]:
 
 def _slow() -> list[PlannedRun]:
     """Our short runs of networks whose training steps take seconds."""
-    short = {**_PMNIST, "iterations": 300, "evaluate_every": 100}
+    short = _TABLES["pmnist"] | {"iterations": 300, "evaluate_every": 100}
     return [
         _copying("urnn", 470, 300),
         _copying("eurnn", 512, 300),
@@ -314,10 +297,10 @@ def _recorded() -> list[PlannedRun]:
     return [_with_rates(run) for run in runs]
 
 
-# The options that we vary to find better ones than the paper's, and their values in
-# each run. No run has the paper's own options, since the plan "recorded" already trains
-# with them, for 70 epochs.
-_BEYOND = ("rebase_every", "optimizer", "lr", "ratio", "decay", "clip_norm")
+# The values of the options that we vary to find better ones than the paper's, which are
+# `rebase_every`, `optimizer`, `lr`, `lr_ratio`, `decay` and `clip_norm`.
+# No run has the paper's own options, since the plan "recorded" already trains with
+# them, for 70 epochs.
 _SEARCH: dict[str, tuple[Any, ...]] = {
     "cosine": (None, "RMSprop", 1e-3, 0.1, "cosine", 1.0),
     "linear": (None, "RMSprop", 1e-3, 0.1, "linear", 1.0),
@@ -344,10 +327,10 @@ def _beyond() -> list[PlannedRun]:
     """
 
     def run(name: str, epochs: int, note: str) -> PlannedRun:
-        row = dict(zip(_BEYOND, _SEARCH[name], strict=True))
-        base, lr, ratio = row.pop("rebase_every"), row.pop("lr"), row.pop("ratio")
-        options = _exp(lr, ratio, init="cayley", rebase_every=base) | row
-        return _pixels("exprnn", 170, epochs, **options, note=note)
+        rebase_every, optimizer, lr, ratio, decay, clip_norm = _SEARCH[name]
+        options = _exp(lr, ratio, init="cayley", rebase_every=rebase_every)
+        options |= {"optimizer": optimizer, "decay": decay, "clip_norm": clip_norm}
+        return _pixels("pmnist", "exprnn", 170, epochs, note, **options)
 
     short = [run(name, 5, f"search-{name}") for name in _SEARCH]
     return [*short, run(_CHOSEN, 70, f"long-{_CHOSEN}")]
@@ -356,9 +339,7 @@ def _beyond() -> list[PlannedRun]:
 _PAPER = {
     "figure1-left": _figure(1000),
     "figure1-right": _figure(2000),
-    "mnist": _table("mnist", _MNIST),
-    "pmnist": _table("pmnist", _PMNIST),
-    "timit": _table("timit", {"task": "timit"}),
+    **{experiment: _table(experiment) for experiment in _TABLES},
 }
 
 # the runs of each plan, in the order in which they are trained
