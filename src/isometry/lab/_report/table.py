@@ -255,7 +255,7 @@ def results(experiments: Iterable[ReportedExperiment]) -> str:
             parts += ["Each run:", markdown(each)]
         paper = experiment.paper
         if paper is not None:
-            parts.append(f"The paper, {paper.where}: {paper.words()} ({SOURCE})")
+            parts.append(f"The paper, {paper.where}: {paper.words} ({SOURCE})")
     return "\n\n".join(parts) + "\n"
 
 

@@ -132,10 +132,9 @@ def options_eurnn(task: str, _size: int) -> dict[str, Any]:
 UNPUBLISHED = "ours: none is published"
 
 # options with which RiemannianRMSprop behaves like RMSprop in other libraries
-INSIDE = {"eps_inside": True}
 KERAS = {"alpha": 0.9, "eps": 1e-8}
 THEANO = {"alpha": 0.9, "eps": 0.0, "initial_accumulator": 1e-3}
-TENSORFLOW = {"alpha": 0.9, "eps": 1e-10, "initial_accumulator": 1.0} | INSIDE
+TENSORFLOW = KERAS | {"eps": 1e-10, "initial_accumulator": 1.0, "eps_inside": True}
 
 
 def rmsprop(lr: float, *parameters: str, **like: Any) -> OptimizerRecipe:
@@ -200,12 +199,12 @@ def schedule_scurnn(task: str, _size: int) -> Schedule:
 
     Adagrad updates the angles of the diagonal matrix D, and Adam all other parameters.
     """
-    A = rmsprop(1e-4, "X", **KERAS, **INSIDE)
+    inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
     # RMSprop becomes Adagrad if it sums the squared gradients instead of averaging them
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
     theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", **adagrad)
     source = UNPUBLISHED if task in ("timit", "pmnist") else "[MHY19], its code"
-    return Schedule((adam(1e-3), A, theta), source)
+    return Schedule((adam(1e-3), rmsprop(1e-4, "X", **inside), theta), source)
 
 
 def schedule_urnn(task: str, _size: int) -> Schedule:

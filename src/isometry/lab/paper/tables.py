@@ -36,26 +36,20 @@ class PaperTable:
 
     Attributes:
         where: its number in the paper, such as "Table 2".
-        protocol: how its numbers were measured.
+        words: how its numbers were measured, after what the text says about a figure.
         rows: the rows of the table; empty for a figure.
-        claim: what the text says about a figure; empty for a table.
         selects_on_test: whether the numbers are the best test results of the runs.
     """
 
     where: str
-    protocol: str
+    words: str
     rows: tuple[Row, ...] = ()
-    claim: str = ""
     selects_on_test: bool = False
 
     def row(self, model: str, hidden_size: int | None) -> Row | None:
         """The row for a network of this size; None if the table has no such row."""
         key = (model, hidden_size)
         return next((r for r in self.rows if (r.model, r.hidden_size) == key), None)
-
-    def words(self) -> str:
-        """The claim, if there is one, and the protocol, as sentences."""
-        return " ".join(filter(None, (self.claim, self.protocol)))
 
 
 # Table 1: model, n, parameters, accuracy on MNIST, accuracy on permuted MNIST
@@ -76,30 +70,16 @@ _PIXELS = (
     ("eurnn", 512, "9K", None, "0.937"),
 )
 
-# Table 2: model, n, parameters, test MSE at the epoch with the lowest validation MSE
-_SPEECH = (
-    ("exprnn", 224, "83K", "5.30"),
-    ("exprnn", 322, "135K", "4.38"),
-    ("exprnn", 425, "200K", "5.48"),
-    ("scornn", 224, "83K", "8.50"),
-    ("scornn", 322, "135K", "7.82"),
-    ("scornn", 425, "200K", "7.36"),
-    ("lstm", 84, "83K", "14.30"),
-    ("lstm", 120, "135K", "12.95"),
-    ("lstm", 158, "200K", "12.62"),
-    ("eurnn", 158, "83K", "18.51"),
-    ("eurnn", 256, "135K", "15.31"),
-    ("eurnn", 378, "200K", "15.15"),
-    ("rgd", 128, "83K", "14.58"),
-    ("rgd", 192, "135K", "14.50"),
-    ("rgd", 256, "200K", "14.69"),
-)
-
-_PIXEL_PROTOCOL = (
-    "Batches of 128, 70 epochs; the largest test accuracy over all epochs. The paper "
-    "quotes the rows of EURNN, RGD and uRNN from other papers."
-)
-_COPYING_PROTOCOL = "Batches of 128, 4000 iterations, every sequence fresh."
+# Table 2: for each model and number of parameters, n and the test MSE at the epoch with
+# the lowest validation MSE
+_SPEECH_SIZES = ("83K", "135K", "200K")
+_SPEECH = {
+    "exprnn": ((224, "5.30"), (322, "4.38"), (425, "5.48")),
+    "scornn": ((224, "8.50"), (322, "7.82"), (425, "7.36")),
+    "lstm": ((84, "14.30"), (120, "12.95"), (158, "12.62")),
+    "eurnn": ((158, "18.51"), (256, "15.31"), (378, "15.15")),
+    "rgd": ((128, "14.58"), (192, "14.50"), (256, "14.69")),
+}
 
 COUNTS_NOTE = (
     "According to the formulas of the networks' authors, uRNN 512 has 16,394 "
@@ -107,26 +87,31 @@ COUNTS_NOTE = (
     "and 137K."
 )
 
+_COPYING_PROTOCOL = "Batches of 128, 4000 iterations, every sequence fresh."
+_PIXEL_PROTOCOL = (
+    "Batches of 128, 70 epochs; the largest test accuracy over all epochs. The paper "
+    f"quotes the rows of EURNN, RGD and uRNN from other papers. {COUNTS_NOTE}"
+)
+
 PAPER = {
     "copying-1000": PaperTable(
         "Figure 1, left",
-        _COPYING_PROTOCOL,
-        claim="ExpRNN converges smoothly; scoRNN is unstable.",
+        f"ExpRNN converges smoothly; scoRNN is unstable. {_COPYING_PROTOCOL}",
     ),
     "copying-2000": PaperTable(
         "Figure 1, right",
-        _COPYING_PROTOCOL,
-        claim="ExpRNN is the only one that converges to the correct answer.",
+        "ExpRNN is the only one that converges to the correct answer. "
+        + _COPYING_PROTOCOL,
     ),
     "mnist": PaperTable(
         "Table 1, MNIST",
-        f"{_PIXEL_PROTOCOL} {COUNTS_NOTE}",
+        _PIXEL_PROTOCOL,
         tuple(Row(model, n, size, value) for model, n, size, value, _ in _PIXELS),
         selects_on_test=True,
     ),
     "pmnist": PaperTable(
         "Table 1, P-MNIST",
-        f"{_PIXEL_PROTOCOL} {COUNTS_NOTE}",
+        _PIXEL_PROTOCOL,
         tuple(Row(model, n, size, value) for model, n, size, _, value in _PIXELS),
         selects_on_test=True,
     ),
@@ -136,6 +121,10 @@ PAPER = {
         "those of ExpRNN are quoted from another paper. Their errors are probably "
         "divided by the padded length, which makes them smaller. In the authors' "
         "program, the target appears to be the previous frame, not the next.",
-        tuple(Row(*row) for row in _SPEECH),
+        tuple(
+            Row(model, n, size, value)
+            for model, cells in _SPEECH.items()
+            for size, (n, value) in zip(_SPEECH_SIZES, cells, strict=True)
+        ),
     ),
 }
