@@ -160,6 +160,27 @@ def test_no_text_of_a_run_is_markup(tmp_path):
     assert "<" not in (tmp_path / "report" / "results.md").read_text()
 
 
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"headings": {"accuracy": 7, "orthogonality": [8]}},
+        *({"headings": 3}, {"title": 3}, {"baseline": "none"}, {"unknown": 1}),
+        *(5, "text", [1]),
+    ],
+    ids=str,
+)
+def test_a_description_of_a_task_may_have_any_type(about, tmp_path):
+    """A description whose entries have wrong types does not prevent a report.
+
+    A heading that is not a string used to end in a traceback.
+    """
+    run = fake_run(tmp_path / "run", task="own:Task", options={}, steps=100)
+    edit(run / "config.json", about=about)
+    write_report([run], tmp_path / "report")
+    headings = (tmp_path / "report" / "results.md").read_text().splitlines()[2]
+    assert ("7" in headings) == ("accuracy" in str(about))
+
+
 def test_a_line_of_a_table_stays_one():
     text = markdown([TableRow({"a\nb|c": "d\ne"})])
     assert text.splitlines()[::2] == ["| a b\\|c |", "| d e    |"]

@@ -156,7 +156,7 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
                 task["larger_is_better"] and measured,
                 next(iter(numbers([*baselines, task["baseline"]])), None),
                 task["metric_is_loss"] or metric == "loss",
-                task["headings"],
+                {name: str(text) for name, text in task["headings"].items()},
             )
         )
     return result
@@ -200,15 +200,10 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
     stored = config.get("about")
     stored = stored if isinstance(stored, Mapping) else {}
     # accept only values of the right type, since anyone may have written the file
-    return defaults | {
-        k: v for k, v in stored.items() if k in defaults and _alike(v, defaults[k])
-    }
-
-
-def _alike(value: object, usual: object) -> bool:
-    if isinstance(usual, dict):
-        return isinstance(value, dict) and all(isinstance(k, str) for k in value)
-    return usual is None or type(value) is type(usual)
+    for name, usual in list(defaults.items()):
+        if usual is None or type(stored.get(name)) is type(usual):
+            defaults[name] = stored.get(name)
+    return defaults
 
 
 # The final training loss is the median of the last `LAST` recorded losses, since the
