@@ -101,14 +101,6 @@ def test_recurrence_is_the_definition(case, engine, rng):
         assert_near_largest(G, theirs[name], tol=1e-11)
 
 
-def test_state_map_is_the_matrix(case, rng):
-    """The loop over rows applies the matrix W, so W has the properties of the map."""
-    network = shaken(case.network(), rng)
-    (cell,) = network.cells
-    W = case.weight(cell)
-    assert_close(cell.state_map()(torch.eye(N, dtype=W.dtype)).mT, W)
-
-
 def test_packed_sequences_are_those_by_themselves(case, rng):
     """Packed sequences of lengths 5, 2, 7 have the results that they have alone."""
     network = shaken(case.network(), rng)

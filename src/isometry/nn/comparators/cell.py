@@ -8,14 +8,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from isometry._backend import TimeSteps
-from isometry._backend.nonlinearities import Sigma, complex_modrelu, smooth_modrelu
+from isometry._backend.nonlinearities import Sigma
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off, transforms
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
@@ -90,44 +89,20 @@ LinearFunction = Callable[[Tensor], Tensor]
 Activation = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class SmoothModReLU:
-    r"""The smooth modReLU of a complex number $z$, with the bias $b$.
-
-    $$ \sigma(z) = z\, \frac{\max(m + b, 0)}{m + \epsilon}, \qquad
-       m = \sqrt{|z|^2 + \epsilon}. $$
-
-    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU. With
-    $\epsilon = 0$ it is modReLU.
-
-    Args:
-        epsilon: $\epsilon$.
+def smooth_sigma(epsilon: float) -> Sigma:
+    """The smooth modReLU with this epsilon; with 0 it is modReLU itself.
 
     Raises:
-        ValueError: if $\epsilon$ is negative, infinite or NaN, or if it is positive
-            but below the smallest normal number of float32.
+        ValueError: if `epsilon` is negative, infinite or NaN, or if it is positive but
+            below the smallest normal number of float32.
     """
-
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        smallest = torch.finfo(torch.float32).tiny
-        if self.epsilon != 0 and not smallest <= self.epsilon < math.inf:
-            raise ValueError(
-                f"`epsilon` must be 0, or finite and at least {smallest:.1e}; got "
-                f"{self.epsilon}. The authors use 1e-5; 0 gives the exact modReLU."
-            )
-
-    def __call__(self, z: Tensor, b: Tensor) -> Tensor:
-        """Apply the function to rows, with the bias `b`."""
-        if self.epsilon == 0:
-            return complex_modrelu(z, b)
-        return smooth_modrelu(z, b, self.epsilon)
-
-    def for_scan(self) -> Sigma:
-        """This function in the form that `scan_field` takes."""
-        name = "smooth_modrelu" if self.epsilon else "complex_modrelu"
-        return Sigma(name, self.epsilon)
+    smallest = torch.finfo(torch.float32).tiny
+    if epsilon != 0 and not smallest <= epsilon < math.inf:
+        raise ValueError(
+            f"`epsilon` must be 0, or finite and at least {smallest:.1e}; got "
+            f"{epsilon}. The authors use 1e-5; 0 gives the exact modReLU."
+        )
+    return Sigma("smooth_modrelu" if epsilon else "complex_modrelu", epsilon)
 
 
 @dataclass(eq=False, repr=False)
@@ -173,16 +148,6 @@ class AbstractComparatorCell(AbstractCell):
         for name in coordinates_of(self):
             getattr(self, name).copy_(values[name])
 
-    @abstractmethod
-    def state_map(self) -> LinearFunction:
-        """The recurrent linear map, as a function of rows of states."""
-
-    def recurrent_matrix(self) -> Tensor:
-        """The matrix of `state_map`."""
-        (state,) = self.first_state(1)
-        with autocast_off(state.device):
-            return self.state_map()(identity(state)).mT
-
 
 @dataclass(eq=False, repr=False)
 class AbstractLoopCell(AbstractComparatorCell):
@@ -194,26 +159,44 @@ class AbstractLoopCell(AbstractComparatorCell):
 
     sigma: Activation
 
+    @abstractmethod
+    def state_map(self) -> LinearFunction:
+        """The recurrent linear map, as a function of rows of states."""
+
+    def recurrent_matrix(self) -> Tensor:
+        """The matrix of `state_map`."""
+        (state,) = self.first_state(1)
+        with autocast_off(state.device):
+            return self.state_map()(identity(state)).mT
+
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """All states as rows (None with `last_only`), and each sequence's last one."""
-        (h0,), (time_steps, last_only, chunk) = first, run
-        with autocast_off(h0.device):
+        (h,), (time_steps, last_only, chunk) = first, run
+        with autocast_off(h.device):
             # Read all parameters here, not in `states_of`. With a `chunk`, the backward
             # pass calls `states_of` again, and there a read could give other tensors:
             # `functional_call` replaces the parameters only during the forward pass.
             T, b, state_map = self.weight_ih, self.bias, self.state_map()
 
-            def states_of(x: Tensor, h: Tensor, time_steps: TimeSteps) -> Tensor:
+            def states_of(x: Tensor, h: Tensor, part: TimeSteps) -> tuple[Tensor, ...]:
                 states = []
-                for u_t in input_drive(x, T).split(time_steps.sizes):
+                for u_t in input_drive(x, T).split(part.sizes):
                     h = self.sigma(state_map(h[: u_t.shape[0]]) + u_t, b)
                     states.append(h)
-                return torch.cat(states)
+                H = torch.cat(states)
+                return H, part.last(H)
 
-            if last_only and chunk is not None and _can_recompute():
-                return None, (_chunked(states_of, x, h0, time_steps, chunk),)
-            H = states_of(x, h0, time_steps)
-            return (None if last_only else H), (time_steps.last(H),)
+            if not last_only or chunk is None or not _can_recompute():
+                H, last = states_of(x, h, time_steps)
+                return (None if last_only else H), (last,)
+            ends: list[Tensor] = []
+            for part, rows in time_steps.cut(chunk):
+                # the sequences from index `part.batch` on have ended before this chunk
+                ends.append(h[part.batch :])
+                args = x[rows], h[: part.batch], part
+                _, h = checkpoint(states_of, *args, use_reentrant=False)
+            # the longest sequences come first in a batch, but end last
+            return None, (torch.cat([h, *ends[::-1]]),)
 
 
 @dataclass(eq=False, repr=False)
@@ -227,15 +210,6 @@ class AbstractDenseCell(AbstractComparatorCell):
     """
 
     sigma: Sigma
-
-    @abstractmethod
-    def recurrent_matrix(self) -> Tensor:
-        """The matrix W, (n, n)."""
-
-    def state_map(self) -> LinearFunction:
-        """The product with W."""
-        W = self.recurrent_matrix()
-        return lambda h: h @ W.mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """All states as rows (None with `last_only`), and each sequence's last one."""
@@ -305,25 +279,3 @@ def _can_recompute() -> bool:
     always True, because a compiler makes `checkpoint` a part of its graph.
     """
     return torch.compiler.is_compiling() or not transforms()
-
-
-def _chunked(
-    states_of: Callable[[Tensor, Tensor, TimeSteps], Tensor],
-    x: Tensor,
-    h: Any,
-    time_steps: TimeSteps,
-    chunk: int,
-) -> Tensor:
-    """Each sequence's last state; the backward pass recomputes each chunk."""
-
-    def last_of(x: Tensor, h: Tensor, part: TimeSteps) -> Tensor:
-        return part.last(states_of(x, h, part))
-
-    ends: list[Any] = []
-    for part, rows in time_steps.cut(chunk):
-        # the sequences from index `part.batch` on have ended before this chunk
-        ends.append(h[part.batch :])
-        h = h[: part.batch]
-        h = checkpoint(last_of, x[rows], h, part, use_reentrant=False)
-    # the longest sequences come first in a batch, but end last
-    return torch.cat([h, *ends[::-1]])

@@ -30,7 +30,6 @@ from isometry.nn._recurrent import check_choice, is_positive
 from isometry.nn._scan import real_form
 from isometry.nn.comparators.cell import (
     AbstractComparator,
-    AbstractComparatorCell,
     AbstractLoopCell,
     Draw,
     LinearFunction,
@@ -130,9 +129,8 @@ class Planes:
             for numbers in _groups(depth, _FFT_LAYERS_TOGETHER):
                 inner = self.layers[numbers[-1]].distance
                 size = 2 ** len(numbers)
-                self.rotations.append(
-                    BlockRotation(numbers, (n // (size * inner), size, inner))
-                )
+                shape = (n // (size * inner), size, inner)
+                self.rotations.append(BlockRotation(numbers, shape))
             return
         self.shape = (capacity // 2, n - 1)
         self.layers = [RotationLayer(1), RotationLayer(1, skip=1)] * (capacity // 2)
@@ -176,13 +174,11 @@ class Planes:
         cosines, sines, phases = (
             X.flatten().split(sizes) for X in (theta.cos(), theta.sin(), phase)
         )
-        factors = [
-            (
-                self._at_pairs(c.to(e.dtype), e * c, layer, rest=1.0),
-                self._at_pairs(-e * s, s.to(e.dtype), layer, rest=0.0),
-            )
-            for layer, c, s, e in zip(self.layers, cosines, sines, phases, strict=True)
-        ]
+        factors = []
+        for layer, c, s, e in zip(self.layers, cosines, sines, phases, strict=True):
+            keep = self._at_pairs(c.to(e.dtype), e * c, layer, rest=1.0)
+            cross = self._at_pairs(-e * s, s.to(e.dtype), layer, rest=0.0)
+            factors.append((keep, cross))
         if omega is not None:
             # multiply the phases into the last layer, where they cost nothing
             D = torch.polar(torch.ones_like(omega), omega)
@@ -287,10 +283,26 @@ class EURNN(AbstractComparator):
     style: Style = "tunable"
     unitary: bool = True
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractLoopCell:
         n, capacity, style = self.hidden_size, self.capacity, self.style
         check_flags(unitary=self.unitary)
-        _check(n, capacity, style)
+        check_choice("style", style, get_args(Style), "The paper uses 'tunable'.")
+        if style == "fft" and (n < 2 or n & (n - 1)):
+            raise ValueError(
+                f"`hidden_size` must be a power of two for the style 'fft'; got {n}. "
+                f"Use 'tunable' for other even sizes."
+            )
+        if style == "tunable" and (n < 2 or n % 2):
+            raise ValueError(
+                f"`hidden_size` must be even, because coordinates are rotated in "
+                f"pairs; got {n}. Use {n + 1}."
+            )
+        if style == "tunable" and (not is_positive(capacity) or capacity % 2):
+            even = capacity + 1 if is_positive(capacity) else 2
+            raise ValueError(
+                f"`capacity` must be a positive even integer, because layers come in "
+                f"pairs; got {capacity!r}. Use {even}."
+            )
         planes = Planes(n, capacity, style)
         return EURNNCell(inputs, n, draw, _modrelu, planes, self.unitary)
 
@@ -327,23 +339,3 @@ def _modrelu(z: Tensor, b: Tensor) -> Tensor:
     tiny = torch.finfo(z.real.dtype).tiny
     m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
     return z * (torch.relu(m + b) / m)
-
-
-def _check(n: int, capacity: int, style: Style) -> None:
-    check_choice("style", style, get_args(Style), "The paper uses 'tunable'.")
-    if style == "fft" and (n < 2 or n & (n - 1)):
-        raise ValueError(
-            f"`hidden_size` must be a power of two for the style 'fft'; got {n}. Use "
-            f"'tunable' for other even sizes."
-        )
-    if style == "tunable" and (n < 2 or n % 2):
-        raise ValueError(
-            f"`hidden_size` must be even, because coordinates are rotated in pairs; "
-            f"got {n}. Use {n + 1}."
-        )
-    if style == "tunable" and (not is_positive(capacity) or capacity % 2):
-        even = capacity + 1 if is_positive(capacity) else 2
-        raise ValueError(
-            f"`capacity` must be a positive even integer, because layers come in "
-            f"pairs; got {capacity!r}. Use {even}."
-        )

@@ -10,12 +10,7 @@ from isometry._backend.nonlinearities import Sigma
 from isometry._orthonormal import unit_vectors
 from isometry.linalg import householder
 from isometry.nn._recurrent import is_positive
-from isometry.nn.comparators.cell import (
-    AbstractComparator,
-    AbstractComparatorCell,
-    AbstractDenseCell,
-    Draw,
-)
+from isometry.nn.comparators.cell import AbstractComparator, AbstractDenseCell, Draw
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -52,7 +47,7 @@ class HouseholderRNN(AbstractComparator):
 
     reflections: int | None = None
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         n = self.hidden_size
         m = n if self.reflections is None else self.reflections
         if not is_positive(m) or m > n:

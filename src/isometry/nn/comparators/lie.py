@@ -9,12 +9,7 @@ from torch import Tensor
 from isometry._backend.nonlinearities import Sigma
 from isometry.linalg import expm_skew, skew
 from isometry.nn._recurrent import check_choice
-from isometry.nn.comparators.cell import (
-    AbstractComparator,
-    AbstractComparatorCell,
-    AbstractDenseCell,
-    Draw,
-)
+from isometry.nn.comparators.cell import AbstractComparator, AbstractDenseCell, Draw
 
 # for each nonlinearity, the factor by which the authors multiply the unitary matrix
 _GAIN = {"tanh": 1.05, "relu": 1.40}
@@ -62,7 +57,7 @@ class LieRNN(AbstractComparator):
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     gain: float | None = None
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         name = self.nonlinearity
         remedy = "For modReLU use `ExpRNN(unitary=True)`."
         check_choice("nonlinearity", name, _GAIN, remedy)

@@ -10,10 +10,9 @@ from isometry._backend.nonlinearities import Sigma
 from isometry.linalg import cayley, skew
 from isometry.nn.comparators.cell import (
     AbstractComparator,
-    AbstractComparatorCell,
     AbstractDenseCell,
     Draw,
-    SmoothModReLU,
+    smooth_sigma,
 )
 
 
@@ -46,7 +45,7 @@ class ScoRNN(AbstractComparator):
 
     negatives: int | None = None
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         n = self.hidden_size
         negatives = n // 2 if self.negatives is None else self.negatives
         if not isinstance(negatives, int) or not 0 <= negatives <= n:
@@ -132,8 +131,8 @@ class ScuRNN(AbstractComparator):
 
     epsilon: float = 1e-5
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        sigma = SmoothModReLU(self.epsilon).for_scan()
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
+        sigma = smooth_sigma(self.epsilon)
         return ScuRNNCell(inputs, self.hidden_size, draw, sigma)
 
 

@@ -11,12 +11,7 @@ from isometry._declare import record
 from isometry._torch import autocast_off
 from isometry.groups import SO
 from isometry.nn._recurrent import Nonlinearity, check_choice
-from isometry.nn.comparators.cell import (
-    AbstractComparator,
-    AbstractComparatorCell,
-    AbstractDenseCell,
-    Draw,
-)
+from isometry.nn.comparators.cell import AbstractComparator, AbstractDenseCell, Draw
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -52,7 +47,7 @@ class SpectralRNN(AbstractComparator):
     margin: float = 0.1
     nonlinearity: Nonlinearity = "tanh"
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         name, margin = self.nonlinearity, self.margin
         names = get_args(Nonlinearity)
         check_choice("nonlinearity", name, names, "'tanh' is usual.")

@@ -3,21 +3,22 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from isometry._backend.nonlinearities import complex_modrelu, smooth_modrelu
 from isometry._declare import record
 from isometry.groups import U
 from isometry.nn.comparators.cell import (
     AbstractComparator,
-    AbstractComparatorCell,
     AbstractDenseCell,
     AbstractLoopCell,
     Draw,
     LinearFunction,
-    SmoothModReLU,
     glorot,
+    smooth_sigma,
 )
 
 
@@ -55,8 +56,9 @@ class URNN(AbstractComparator):
     epsilon: float = 1e-5
     bias_bound: float = 0.01
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        sigma = SmoothModReLU(self.epsilon)
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractLoopCell:
+        epsilon = smooth_sigma(self.epsilon).epsilon
+        sigma = partial(smooth_modrelu, epsilon=epsilon) if epsilon else complex_modrelu
         return URNNCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
 
 
@@ -144,8 +146,8 @@ class FullCapacityURNN(AbstractComparator):
     epsilon: float = 1e-5
     bias_bound: float = 0.01
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        sigma = SmoothModReLU(self.epsilon).for_scan()
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
+        sigma = smooth_sigma(self.epsilon)
         return FullCapacityCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
 
 
