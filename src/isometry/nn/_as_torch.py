@@ -17,20 +17,37 @@ _NAME = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))(_l\d+(?:_reverse)?)")
 
 
 class AbstractNamedCell(AbstractCell):
-    """A cell whose tensors have counterparts in a torch layer."""
+    """A cell whose tensors have counterparts in a torch layer.
 
-    @abstractmethod
+    Attributes:
+        weight_hh: the recurrent weight; in a gated cell, a batch of all gates' weights.
+        bias: the bias, or None.
+    """
+
+    weight_hh: nn.Parameter
+    bias: nn.Parameter | None
+
     def torch_weights(self) -> dict[str, Tensor]:
         """The tensors in torch's layout and order, named without suffixes like `_l0`.
 
-        The key "bias" stands for the threshold of modReLU, which torch does not have.
+        There are two biases as in torch, or none. The key "bias" stands for the
+        threshold of modReLU, which torch does not have.
         """
+        W = self.weight_hh.flatten(0, -2)
+        biases = {} if self.bias is None else self.torch_biases(self.bias)
+        # not `{...} | biases`, which Dynamo in torch 2.7 cannot trace
+        return {"weight_ih": self.weight_ih, "weight_hh": W, **biases}
 
     @abstractmethod
+    def torch_biases(self, bias: Tensor) -> dict[str, Tensor]:
+        """The biases in torch's layout, for a cell that has the bias `bias`."""
+
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
         The keys are the names that this cell's parameters had before `constrain`.
+        The bias is the sum of torch's two biases. A learned initial state becomes zero,
+        because torch's layers start at zero.
 
         Args:
             weights: tensors of a torch layer, named as in `torch_weights`.
@@ -38,6 +55,12 @@ class AbstractNamedCell(AbstractCell):
         Raises:
             ValueError: if this cell has no counterpart for one of the tensors.
         """
+        state = {name: weights[name] for name in ("weight_ih", "weight_hh")}
+        if self.bias is not None:
+            state["bias"] = weights["bias_ih"] + weights["bias_hh"]
+        if self.h0 is not None:
+            state["h0"] = torch.zeros_like(self.h0)
+        return state
 
 
 class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
@@ -120,13 +143,13 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
         Raises:
             ValueError: if the torch layer in the checkpoint does not fit this layer.
         """
-        keys = {key[len(prefix) :]: key for key in state if key.startswith(prefix)}
-        keys = {name: key for name, key in keys.items() if _NAME.fullmatch(name)}
-        if not keys:
+        names = [key[len(prefix) :] for key in state if key.startswith(prefix)]
+        names = [name for name in names if _NAME.fullmatch(name)]
+        if not names:
             return
         twin = self._twin()
         shapes = {name: tuple(p.shape) for name, p in twin.named_parameters()}
-        saved = {name: tuple(state[key].shape) for name, key in keys.items()}
+        saved = {name: tuple(state[prefix + name].shape) for name in names}
         if saved != shapes:
             problems = [
                 f"{prefix}{k} {s}" for k, s in saved.items() if shapes.get(k) != s
@@ -137,16 +160,16 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
                 f"{type(self).__name__}; got {', '.join(problems)}. Build this layer "
                 f"with the sizes and options of the saved layer."
             )
-        for i, suffix in enumerate(self._suffixes()):
-            names = [name for name in keys if name.endswith(suffix)]
-            parts = {k.removesuffix(suffix): state.pop(keys[k]) for k in names}
-            plain = cast("AbstractNamedCell", self.cells[i]).plain_state(parts)
+        for i, (suffix, cell) in enumerate(self._cells_by_suffix().items()):
+            stems = [k.removesuffix(suffix) for k in names if k.endswith(suffix)]
+            parts = {stem: state.pop(f"{prefix}{stem}{suffix}") for stem in stems}
+            plain = cell.plain_state(parts)
             state.update((f"{prefix}cells.{i}.{key}", X) for key, X in plain.items())
 
     @property
     def all_weights(self) -> list[list[Tensor]]:
         """The tensors of each cell, in torch's order."""
-        cells = [cast("AbstractNamedCell", cell) for cell in self.cells]
+        cells = self._cells_by_suffix().values()
         return [list(cell.torch_weights().values()) for cell in cells]
 
     def _twin(self) -> nn.RNNBase:
@@ -165,16 +188,18 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
             device="meta",
         )
 
-    def _suffixes(self) -> list[str]:
-        """For each cell, the suffix of its tensors' names, such as `_l0_reverse`."""
+    def _cells_by_suffix(self) -> dict[str, AbstractNamedCell]:
+        """Maps the suffix of a cell's names, such as `_l0_reverse`, to the cell."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
-        return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
+        layers = range(self.num_layers)
+        suffixes = [f"_l{layer}{end}" for layer in layers for end in ends]
+        cells = cast("list[AbstractNamedCell]", self.typed_cells())
+        return dict(zip(suffixes, cells, strict=True))
 
     def __getattr__(self, name: str) -> Any:
         match = _NAME.fullmatch(name) if name.startswith(("weight_", "bias_")) else None
-        if match is not None and match[2] in (suffixes := self._suffixes()):
-            cell = cast("AbstractNamedCell", self.cells[suffixes.index(match[2])])
-            weights = cell.torch_weights()
+        if match is not None and match[2] in (cells := self._cells_by_suffix()):
+            weights = cells[match[2]].torch_weights()
             if match[1] in weights:
                 return weights[match[1]]
         return super().__getattr__(name)

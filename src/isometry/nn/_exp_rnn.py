@@ -210,33 +210,11 @@ class ExpRNNCell(AbstractNamedCell):
         """The orthogonal or unitary weight."""
         return self.weight_hh
 
-    def torch_weights(self) -> dict[str, Tensor]:
-        """The tensors in torch's layout. The threshold of modReLU is called "bias"."""
-        weights: dict[str, Tensor] = {
-            "weight_ih": self.weight_ih,
-            "weight_hh": self.weight_hh,
-        }
-        if self.bias is None:
-            return weights
+    def torch_biases(self, bias: Tensor) -> dict[str, Tensor]:
+        """The threshold of modReLU, or the bias and a second bias of zeros."""
         if self.sigma.takes_threshold():
-            return {**weights, "bias": self.bias}
-        zero = torch.zeros_like(self.bias)
-        # not `weights | {...}`, which Dynamo in torch 2.7 cannot trace
-        return {**weights, "bias_ih": self.bias, "bias_hh": zero}
-
-    def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convert a torch layer's weights to a `state_dict` of this cell.
-
-        The keys are the names that this cell's parameters had before `constrain`.
-        The bias is the sum of torch's two biases. A learned initial state becomes zero,
-        because torch's layers start at zero.
-        """
-        state = {name: weights[name] for name in ("weight_ih", "weight_hh")}
-        if self.bias is not None:
-            state["bias"] = weights["bias_ih"] + weights["bias_hh"]
-        if self.h0 is not None:
-            state["h0"] = torch.zeros_like(self.h0)
-        return state
+            return {"bias": bias}
+        return {"bias_ih": bias, "bias_hh": torch.zeros_like(bias)}
 
     def extra_repr(self) -> str:
         """The sizes, the nonlinearity, and whether states are complex."""

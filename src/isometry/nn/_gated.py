@@ -181,44 +181,33 @@ class GatedCell(AbstractNamedCell):
         """The recurrent map of the first gate; the other gates have their own."""
         return self.weight_hh[0]
 
-    def torch_weights(self) -> dict[str, Tensor]:
-        """The tensors in torch's layout, with two biases as in torch, or none.
+    def torch_biases(self, bias: Tensor) -> dict[str, Tensor]:
+        """Torch's two biases.
 
         The second bias is zero, except in the candidate's part if there is a `bias_hn`.
         """
-        weights = {
-            "weight_ih": self.weight_ih,
-            "weight_hh": self.weight_hh.flatten(0, 1),
-        }
-        if self.bias is None:
-            return weights
-        second = torch.zeros_like(self.bias)
+        second = torch.zeros_like(bias)
         if self.bias_hn is not None:
             second = torch.cat((second[: -self.hidden_size], self.bias_hn))
-        # not `weights | {...}`, which Dynamo in torch 2.7 cannot trace
-        return {**weights, "bias_ih": self.bias, "bias_hh": second}
+        return {"bias_ih": bias, "bias_hh": second}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The keys are the names that this cell's parameters had before `constrain`.
         The bias is the sum of torch's two biases, except for the candidate of a GRU.
 
         Raises:
             ValueError: if torch's second bias for the candidate is not zero, and this
                 cell has no `bias_hn`.
         """
-        W, shape = weights["weight_hh"], (self.gates.number, -1)
-        state = {"weight_ih": weights["weight_ih"], "weight_hh": W.unflatten(0, shape)}
-        if self.bias is None:
+        state, n = super().plain_state(weights), self.hidden_size
+        state["weight_hh"] = state["weight_hh"].unflatten(0, (self.gates.number, n))
+        if self.bias is None or not self.gates.resets:
             return state
-        first, second = weights["bias_ih"], weights["bias_hh"]
-        if not self.gates.resets:
-            return state | {"bias": first + second}
         # the reset gate multiplies the candidate's second bias, so this bias cannot be
         # added to the first one
-        rest, candidate = second[: -self.hidden_size], second[-self.hidden_size :]
-        state["bias"] = first + torch.cat((rest, torch.zeros_like(candidate)))
+        state["bias"][-n:] = weights["bias_ih"][-n:]
+        candidate = weights["bias_hh"][-n:]
         if self.bias_hn is not None:
             state["bias_hn"] = candidate
         elif candidate.any():
