@@ -1,7 +1,8 @@
 """LSTM and GRU with orthogonal recurrent maps."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import KW_ONLY, InitVar, dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -9,72 +10,53 @@ from torch import nn
 from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedRecurrent
 from isometry.nn._gated import GRU, LSTM, GatedCell, Gates
+from isometry.nn._recurrent import forget_place
 from isometry.parametrizations._initial import Init
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class AbstractGated(AbstractNamedRecurrent):
     """Base class of `ExpLSTM` and `ExpGRU`.
 
-    `ExpGRU` documents the arguments of the constructor.
+    `ExpGRU` documents the options.
 
     Attributes:
         gates: the kind of cell, an LSTM or a GRU.
+        candidate_bias: whether a cell has a bias $b_{hn}$.
     """
 
     gates: ClassVar[Gates]
+    # not a field, because only `ExpGRU` has this option
+    candidate_bias = False
+    retraction: MapLike = "exp"
+    init: Init = "haar"
+    rebase_every: int | None = None
+    rebase_radius: float | None = None
+    last_only: bool = False
 
-    def __init__(  # noqa: PLR0917 - positional, in torch's order
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        candidate_bias: bool = False,
-        retraction: MapLike = "exp",
-        init: Init = "haar",
-        rebase_every: int | None = None,
-        rebase_radius: float | None = None,
-        last_only: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            last_only=last_only,
+    def _make_cell(self, inputs: int, *place: Any) -> GatedCell:
+        device, dtype, generator = place
+        return GatedCell(
+            inputs,
+            self.hidden_size,
+            gates=self.gates,
+            bias=self.bias,
+            candidate_bias=self.candidate_bias,
+            device=device,
+            dtype=dtype,
+            retraction=self.retraction,
+            init=self.init,
+            rebase_every=self.rebase_every,
+            rebase_radius=self.rebase_radius,
+            generator=generator,
         )
-        self.stack(
-            lambda size: GatedCell(
-                size,
-                hidden_size,
-                gates=self.gates,
-                bias=bias,
-                candidate_bias=candidate_bias,
-                device=device,
-                dtype=dtype,
-                retraction=retraction,
-                init=init,
-                rebase_every=rebase_every,
-                rebase_radius=rebase_radius,
-                generator=generator,
-            )
-        )
-        self.bias, self.mode = bias, self.gates.layer.__name__
 
     def torch_class(self) -> Callable[..., nn.RNNBase]:
         """`nn.LSTM` or `nn.GRU`."""
         return self.gates.layer
 
 
+@dataclass(eq=False, repr=False)
 class ExpLSTM(AbstractGated):
     r"""A long short-term memory whose four recurrent maps are orthogonal.
 
@@ -136,51 +118,30 @@ class ExpLSTM(AbstractGated):
     """
 
     gates = LSTM
+    mode = "LSTM"
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    bias: bool = True
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
+    proj_size: int = 0
+    device: InitVar[torch.device | str | None] = None
+    dtype: InitVar[torch.dtype | None] = None
+    _: KW_ONLY
+    generator: InitVar[torch.Generator | None] = None
 
-    def __init__(  # noqa: PLR0917 - positional, in torch's order
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        retraction: MapLike = "exp",
-        init: Init = "haar",
-        rebase_every: int | None = None,
-        rebase_radius: float | None = None,
-        last_only: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        if proj_size != 0:
+    def _check_options(self) -> None:
+        super()._check_options()
+        if self.proj_size != 0:
             raise ValueError(
-                f"`proj_size` must be 0; got {proj_size}. A recurrent map from a "
+                f"`proj_size` must be 0; got {self.proj_size}. A recurrent map from a "
                 f"projected output is not square; project the outputs of the layer."
             )
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            bias=bias,
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            device=device,
-            dtype=dtype,
-            retraction=retraction,
-            init=init,
-            rebase_every=rebase_every,
-            rebase_radius=rebase_radius,
-            last_only=last_only,
-            generator=generator,
-        )
 
 
+@dataclass(eq=False, repr=False)
 class ExpGRU(AbstractGated):
     r"""A gated recurrent unit whose three recurrent maps are orthogonal.
 
@@ -241,3 +202,20 @@ class ExpGRU(AbstractGated):
     """
 
     gates = GRU
+    mode = "GRU"
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    bias: bool = True
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
+    device: InitVar[torch.device | str | None] = None
+    dtype: InitVar[torch.dtype | None] = None
+    _: KW_ONLY
+    candidate_bias: bool = False
+    generator: InitVar[torch.Generator | None] = None
+
+
+forget_place(ExpLSTM)
+forget_place(ExpGRU)

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +15,7 @@ from isometry._dtypes import PRECISIONS
 from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
-from isometry.nn._recurrent import (
-    Nonlinearity,
-    State,
-    check_choice,
-    check_sizes,
-    check_state,
-)
+from isometry.nn._recurrent import Nonlinearity, State, check_choice, forget_place
 from isometry.nn._scan import Weights, scan_field
 from isometry.nn._sequence import Pass, cast_input, cast_state, check_rows, read_step
 from isometry.parametrizations._initial import Init
@@ -126,11 +121,9 @@ class ExpRNNCell(AbstractNamedCell):
         train_h0: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        check_sizes(input_size=input_size, hidden_size=hidden_size)
+        super().__init__(input_size, hidden_size)
         check_flags(bias=bias, unitary=unitary, train_h0=train_h0)
         self.sigma = _sigma(nonlinearity, unitary=unitary)
-        self.input_size, self.hidden_size = input_size, hidden_size
         self.nonlinearity, self.unitary = nonlinearity, unitary
         real = dtype or torch.get_default_dtype()
         _check_dtype(real, unitary=unitary)
@@ -193,9 +186,8 @@ class ExpRNNCell(AbstractNamedCell):
         (h,) = self.first_state(batch)
         x = cast_input(h, rows.x)
         if hx is not None:
-            shape = (self.hidden_size,)
-            hx = check_state(hx, (batch, *shape) if rows.batched else shape, "hx")
-            h = cast_state(h, hx).view(batch, self.hidden_size)
+            shape = (*[batch] * rows.batched, self.hidden_size)
+            h = cast_state(h, hx, shape).view(batch, self.hidden_size)
         _, (last,) = self.scan(x, (h,), Pass(rows.time_steps, last_only=True))
         return last if rows.batched else last[0]
 
@@ -254,6 +246,7 @@ def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
     return Sigma("complex_modrelu" if nonlinearity == "modrelu" else "identity")
 
 
+@dataclass(eq=False, repr=False)
 class ExpRNN(AbstractNamedRecurrent):
     r"""A recurrent network with an orthogonal (or unitary) recurrent weight.
 
@@ -309,58 +302,48 @@ class ExpRNN(AbstractNamedRecurrent):
         [LM19]; [Lez19] for a moving base.
     """
 
-    def __init__(  # noqa: PLR0917 - positional, in torch's order
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: Nonlinearity = "modrelu",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        unitary: bool = False,
-        retraction: MapLike = "exp",
-        init: Init = "henaff",
-        rebase_every: int | None = None,
-        rebase_radius: float | None = None,
-        train_h0: bool = False,
-        last_only: bool = False,
-        chunk: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            last_only=last_only,
-            chunk=chunk,
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    nonlinearity: Nonlinearity = "modrelu"
+    bias: bool = True
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
+    device: InitVar[torch.device | str | None] = None
+    dtype: InitVar[torch.dtype | None] = None
+    _: KW_ONLY
+    unitary: bool = False
+    retraction: MapLike = "exp"
+    init: Init = "henaff"
+    rebase_every: int | None = None
+    rebase_radius: float | None = None
+    train_h0: bool = False
+    last_only: bool = False
+    chunk: int | None = None
+    generator: InitVar[torch.Generator | None] = None
+
+    def __post_init__(self, *place: Any) -> None:
+        super().__post_init__(*place)
+        self.mode = f"RNN_{self.nonlinearity.upper()}"
+
+    def _make_cell(self, inputs: int, *place: Any) -> ExpRNNCell:
+        device, dtype, generator = place
+        return ExpRNNCell(
+            inputs,
+            self.hidden_size,
+            self.bias,
+            self.nonlinearity,
+            device,
+            dtype,
+            unitary=self.unitary,
+            retraction=self.retraction,
+            init=self.init,
+            rebase_every=self.rebase_every,
+            rebase_radius=self.rebase_radius,
+            train_h0=self.train_h0,
+            generator=generator,
         )
-        self.stack(
-            lambda size: ExpRNNCell(
-                size,
-                hidden_size,
-                bias=bias,
-                nonlinearity=nonlinearity,
-                device=device,
-                dtype=dtype,
-                unitary=unitary,
-                retraction=retraction,
-                init=init,
-                rebase_every=rebase_every,
-                rebase_radius=rebase_radius,
-                train_h0=train_h0,
-                generator=generator,
-            )
-        )
-        self.bias, self.nonlinearity, self.unitary = bias, nonlinearity, unitary
-        self.mode = f"RNN_{nonlinearity.upper()}"
 
     def torch_class(self) -> Callable[..., nn.RNNBase]:
         """`nn.RNN`, with the nonlinearity of this layer.
@@ -376,3 +359,6 @@ class ExpRNN(AbstractNamedRecurrent):
                 f"layer with the nonlinearity of the `nn.RNN`, usually 'tanh'."
             )
         return partial(nn.RNN, nonlinearity=self.nonlinearity)
+
+
+forget_place(ExpRNN)

@@ -88,15 +88,14 @@ class GatedCell(AbstractNamedCell):
         dtype: torch.dtype | None,
         **constraint: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(input_size, hidden_size)
         check_flags(bias=bias, candidate_bias=candidate_bias)
         if candidate_bias and not bias:
             raise ValueError(
                 "`candidate_bias` must be False without `bias`; got True. Pass "
                 "`bias=True`, or leave `candidate_bias` out."
             )
-        self.input_size, self.hidden_size, self.gates = input_size, hidden_size, gates
-        k, n = gates.number, hidden_size
+        self.gates, k, n = gates, gates.number, hidden_size
 
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))

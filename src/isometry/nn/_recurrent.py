@@ -4,7 +4,7 @@ import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -46,8 +46,10 @@ class AbstractCell(nn.Module, ABC):
     h0: nn.Parameter | None
     redundant: Mapping[str, int] = MappingProxyType({})
 
-    def __init__(self) -> None:
+    def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
+        check_sizes(input_size=input_size, hidden_size=hidden_size)
+        self.input_size, self.hidden_size = input_size, hidden_size
         self.h0 = None
 
     @abstractmethod
@@ -117,13 +119,12 @@ def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
             f"parameters; got {precision}. Leave this layer as it is, and call it "
             f"inside `torch.autocast`, which converts its input."
         )
-    # convert `X` itself if possible: not every tensor has a view as pairs
+    # convert `X` itself if possible: `fn` may work in place, as `share_memory_` does
     if converted(X.dtype) == (precision.to_complex() if X.is_complex() else precision):
         return fn(X)
-    pairs = torch.view_as_real(X.resolve_conj()) if X.is_complex() else X
-    new = fn(pairs)
-    new = new.real.clone() if new.is_complex() else new
-    return torch.view_as_complex(new) if X.is_complex() else new
+    if X.is_complex():
+        return torch.complex(fn(X.real).real, fn(X.imag).real)
+    return fn(X).real.clone()
 
 
 def _polish(Q: Tensor, manifold: AbstractManifold, before: torch.dtype) -> None:
@@ -161,25 +162,13 @@ def check_choice(name: str, value: Any, known: Collection[str], remedy: str) -> 
         raise ValueError(f"`{name}` must be one of {names}; got {value!r}. {remedy}")
 
 
-def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
-    """Return `hx` if it is a tensor of the right shape, and raise otherwise."""
-    if not isinstance(hx, Tensor):
-        raise TypeError(f"`{name}` must be a torch.Tensor; got {type(hx).__name__}.")
-    if tuple(hx.shape) != shape:
-        raise ValueError(
-            f"`{name}` must have shape {shape}; got {tuple(hx.shape)}. Leave it out to "
-            f"start at the default state."
-        )
-    return hx
-
-
-# no `__eq__` and no `__repr__`: torch compares modules by identity, and prints them
-# with `extra_repr`
-@dataclass(eq=False, repr=False)
 class AbstractRecurrent(nn.Module, ABC):
     """A network made of layers of cells, in one or two directions.
 
-    It is called like `torch.nn.RNN`. A subclass calls `stack` to make its cells.
+    It is called like `torch.nn.RNN`. A subclass is a dataclass. Its fields are the
+    options of the network: the ones below, its own, and the `InitVar`s `device`,
+    `dtype` and `generator`, in this order. It has no `__eq__` and no `__repr__`: torch
+    compares modules by identity, and prints them with `extra_repr`.
 
     Args:
         input_size: number of features of the input.
@@ -197,35 +186,39 @@ class AbstractRecurrent(nn.Module, ABC):
 
     input_size: int
     hidden_size: int
-    num_layers: int = 1
-    _: KW_ONLY
-    batch_first: bool = False
-    dropout: float = 0.0
-    bidirectional: bool = False
-    last_only: bool = False
+    num_layers: int
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    last_only: bool
     chunk: int | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, *place: Any) -> None:
         super().__init__()
         flags = ("batch_first", "bidirectional", "last_only")
         check_flags(**{name: getattr(self, name) for name in flags})
         sizes = ("input_size", "hidden_size", "num_layers")
         check_sizes(**{name: getattr(self, name) for name in sizes})
         self._check_options()
-
-    def stack(self, make_cell: Callable[[int], AbstractCell]) -> None:
-        """Make the cells of all layers and directions.
-
-        Args:
-            make_cell: makes the cell for one direction of one layer, given the number
-                of input features.
-        """
         directions = 2 if self.bidirectional else 1
+        inputs = [self.input_size, *[directions * self.hidden_size] * self.num_layers]
         self.cells = nn.ModuleList(
-            make_cell(directions * self.hidden_size if layer else self.input_size)
+            self._make_cell(inputs[layer], *place)
             for layer in range(self.num_layers)
             for _ in range(directions)
         )
+
+    @abstractmethod
+    def _make_cell(self, inputs: int, *place: Any) -> AbstractCell:
+        """The cell for one direction of one layer.
+
+        Args:
+            inputs: number of input features.
+            *place: the options `device`, `dtype` and `generator`.
+
+        Raises:
+            ValueError: if an option of the network has an invalid value.
+        """
 
     def forward(
         self,
@@ -318,15 +311,14 @@ class AbstractRecurrent(nn.Module, ABC):
         like, batch = usual[0][0], (rows.time_steps.batch,) if rows.batched else ()
         shape = (len(cells), *batch, self.hidden_size)
         parts = [
-            rows.sorted(cast_state(like, check_state(h, shape, "hx")))
-            for h in _tensors(hx, len(usual[0]))
+            rows.sorted(cast_state(like, h, shape)) for h in _tensors(hx, len(usual[0]))
         ]
         return list(zip(*(part.unbind(0) for part in parts), strict=True))
 
     def extra_repr(self) -> str:
         """The sizes, and the options that differ from their defaults."""
         parts = [f"{self.input_size}, {self.hidden_size}"]
-        for option in fields(self):
+        for option in fields(cast("Any", self)):
             value = getattr(self, option.name)
             if option.default not in (MISSING, value):
                 parts.append(f"{option.name}={value!r}")
@@ -349,6 +341,16 @@ class AbstractRecurrent(nn.Module, ABC):
                 f"with `last_only={self.last_only}`. A layer that returns all outputs "
                 f"stores all states anyway."
             )
+
+
+def forget_place(kind: type[AbstractRecurrent]) -> None:
+    """Remove the attributes `device`, `dtype` and `generator` of a class of networks.
+
+    A dataclass makes the default of an `InitVar` an attribute of the class. Without
+    this function, the `device` of every layer would be None.
+    """
+    for option in ("device", "dtype", "generator"):
+        delattr(kind, option)
 
 
 def _level_of_user() -> int:
@@ -377,15 +379,13 @@ def _scan_cell(
 def _tensors(hx: Any, number: int) -> State:
     """The tensors in `hx`: one tensor, or a tuple or list of `number` tensors."""
     sequence = isinstance(hx, tuple | list)
-    if number == 1 and sequence:
-        raise TypeError(
-            f"`hx` must be a tensor; got {type(hx).__name__}. Pass the state that "
-            f"the layer returned."
-        )
-    if number > 1 and not (sequence and len(hx) == number):
-        length = f" of {len(hx)}" if sequence else ""
-        raise TypeError(
-            f"`hx` must be a tuple of {number} tensors; got {type(hx).__name__}"
-            f"{length}. Pass the state that the layer returned."
-        )
-    return tuple(hx) if sequence else (hx,)
+    if number == 1 and not sequence:
+        return (hx,)
+    if number > 1 and sequence and len(hx) == number:
+        return tuple(hx)
+    expected = "a tensor" if number == 1 else f"a tuple of {number} tensors"
+    length = f" of {len(hx)}" if sequence else ""
+    raise TypeError(
+        f"`hx` must be {expected}; got {type(hx).__name__}{length}. Pass the state "
+        f"that the layer returned."
+    )

@@ -13,6 +13,9 @@ from isometry._backend import TimeSteps
 from isometry._checks import check_is_tensor
 from isometry._torch import is_fake, transforms
 
+# the remedy for the tensors of a packed sequence that do not fit each other
+_PACK = "Pack sequences with `torch.nn.utils.rnn.pack_sequence`."
+
 
 class Pass(NamedTuple):
     """One pass over sequences: their time steps, what to return and what to save.
@@ -133,8 +136,7 @@ def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
     if batch_sizes.dtype != torch.int64 or batch_sizes.ndim != 1:
         raise TypeError(
             f"`input.batch_sizes` must be a 1-D tensor of torch.int64; got shape "
-            f"{tuple(batch_sizes.shape)}, {batch_sizes.dtype}. Pack sequences with "
-            f"`torch.nn.utils.rnn.pack_sequence`."
+            f"{tuple(batch_sizes.shape)}, {batch_sizes.dtype}. {_PACK}"
         )
     sizes = tuple(batch_sizes.tolist())
     shrinking = all(a >= b for a, b in pairwise(sizes))
@@ -142,8 +144,7 @@ def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
         raise ValueError(
             f"`input.batch_sizes` must be positive, never increase, and add up to "
             f"the {rows} rows of `input.data`; got {reprlib.repr([*sizes])}, with "
-            f"sum {sum(sizes)}. Pack sequences with "
-            f"`torch.nn.utils.rnn.pack_sequence`."
+            f"sum {sum(sizes)}. {_PACK}"
         )
     return sizes
 
@@ -154,8 +155,7 @@ def _check_order(order: Tensor | None, batch: int, name: str) -> None:
     if order is not None and tuple(order.shape) != (batch,):
         raise ValueError(
             f"`input.{name}` must have one index for each of the {batch} sequences; "
-            f"got shape {tuple(order.shape)}. Pack sequences with "
-            f"`torch.nn.utils.rnn.pack_sequence`."
+            f"got shape {tuple(order.shape)}. {_PACK}"
         )
 
 
@@ -203,31 +203,34 @@ def cast_input(state: Tensor, x: Tensor) -> Tensor:
     already have the dtype of `state`, but a complex cell also accepts real inputs of
     the same precision. Under autocast, real numbers are cast.
     """
-    _check_device(x, state, "input")
     if _is_index(x):
-        return x.long()
+        x = x.long()
+        return _cast(x, state.device, x.dtype, "input")
     dtype = state.dtype if x.is_complex() else state.real.dtype
-    return _in_dtype(x, dtype, "input")
+    return _cast(x, state.device, dtype, "input")
 
 
-def cast_state(state: Tensor, hx: Tensor) -> Tensor:
+def cast_state(state: Tensor, hx: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return a user's state in the dtype of `state`, or raise.
 
-    The dtypes must agree, except that real numbers are cast under autocast.
+    The state must have this shape. The dtypes must agree, except that real numbers are
+    cast under autocast.
     """
-    _check_device(hx, state, "hx")
-    return _in_dtype(hx, state.dtype, "hx")
-
-
-def _check_device(x: Tensor, state: Tensor, name: str) -> None:
-    if x.device != state.device:
+    check_is_tensor(hx, name="hx")
+    if tuple(hx.shape) != shape:
         raise ValueError(
-            f"`{name}` must be on the device of the layer, {state.device}; got "
-            f"{x.device}. Move it, or the layer, with `.to`."
+            f"`hx` must have shape {shape}; got {tuple(hx.shape)}. Leave it out to "
+            f"start at the default state."
         )
+    return _cast(hx, state.device, state.dtype, "hx")
 
 
-def _in_dtype(x: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+def _cast(x: Tensor, device: torch.device, dtype: torch.dtype, name: str) -> Tensor:
+    if x.device != device:
+        raise ValueError(
+            f"`{name}` must be on the device of the layer, {device}; got {x.device}. "
+            f"Move it, or the layer, with `.to`."
+        )
     if x.dtype == dtype:
         return x
     if torch.is_autocast_enabled(x.device.type) and not x.is_complex():

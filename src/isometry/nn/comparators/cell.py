@@ -7,7 +7,8 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from isometry._backend import TimeSteps
 from isometry._backend.nonlinearities import Sigma
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off, transforms
-from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
+from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State, forget_place
 from isometry.nn._scan import Weights, input_drive, scan_field
 from isometry.nn._sequence import Pass
 from isometry.parametrizations._coordinates import coordinates_of
@@ -124,7 +125,7 @@ class AbstractComparatorCell(AbstractCell):
     bias: nn.Parameter = field(init=False)
 
     def __post_init__(self, draw: Draw) -> None:
-        super().__init__()
+        super().__init__(self.input_size, self.hidden_size)
         self.draw_parameters(draw)
 
     @abstractmethod
@@ -219,7 +220,7 @@ class AbstractDenseCell(AbstractComparatorCell):
         return scan_field(x, weights, first, run)
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
+@dataclass(eq=False, repr=False)
 class AbstractComparator(AbstractRecurrent):
     """A network of other authors, to compare with `ExpRNN`, made of layers of cells.
 
@@ -241,22 +242,24 @@ class AbstractComparator(AbstractRecurrent):
         generator: source of the random numbers for the initial values.
     """
 
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    _: KW_ONLY
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
+    last_only: bool = False
+    chunk: int | None = None
     device: InitVar[torch.device | str | None] = None
     dtype: InitVar[torch.dtype | None] = None
     generator: InitVar[torch.Generator | None] = None
 
-    def __post_init__(
-        self,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-        generator: torch.Generator | None,
-    ) -> None:
-        super().__post_init__()
-        draw = Draw(device, dtype, generator)
-        self.stack(lambda size: self._make_cell(size, draw))
+    def _make_cell(self, inputs: int, *place: Any) -> AbstractComparatorCell:
+        return self._draw_cell(inputs, Draw(*place))
 
     @abstractmethod
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         """The cell for one direction of one layer, with `inputs` input features.
 
         Raises:
@@ -264,10 +267,7 @@ class AbstractComparator(AbstractRecurrent):
         """
 
 
-# A dataclass makes the default of an `InitVar` an attribute of the class. Remove these
-# attributes: otherwise the `device` of every layer would be None.
-for _option in ("device", "dtype", "generator"):
-    delattr(AbstractComparator, _option)
+forget_place(AbstractComparator)
 
 
 def _can_recompute() -> bool:

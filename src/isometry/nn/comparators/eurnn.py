@@ -283,7 +283,7 @@ class EURNN(AbstractComparator):
     style: Style = "tunable"
     unitary: bool = True
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractLoopCell:
+    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractLoopCell:
         n, capacity, style = self.hidden_size, self.capacity, self.style
         check_flags(unitary=self.unitary)
         check_choice("style", style, get_args(Style), "The paper uses 'tunable'.")

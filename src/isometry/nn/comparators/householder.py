@@ -47,7 +47,7 @@ class HouseholderRNN(AbstractComparator):
 
     reflections: int | None = None
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
+    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         n = self.hidden_size
         m = n if self.reflections is None else self.reflections
         if not is_positive(m) or m > n:

@@ -57,7 +57,7 @@ class LieRNN(AbstractComparator):
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     gain: float | None = None
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
+    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         name = self.nonlinearity
         remedy = "For modReLU use `ExpRNN(unitary=True)`."
         check_choice("nonlinearity", name, _GAIN, remedy)

@@ -45,7 +45,7 @@ class ScoRNN(AbstractComparator):
 
     negatives: int | None = None
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
+    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         n = self.hidden_size
         negatives = n // 2 if self.negatives is None else self.negatives
         if not isinstance(negatives, int) or not 0 <= negatives <= n:
@@ -131,7 +131,7 @@ class ScuRNN(AbstractComparator):
 
     epsilon: float = 1e-5
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
+    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         sigma = smooth_sigma(self.epsilon)
         return ScuRNNCell(inputs, self.hidden_size, draw, sigma)
 

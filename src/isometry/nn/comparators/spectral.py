@@ -47,7 +47,7 @@ class SpectralRNN(AbstractComparator):
     margin: float = 0.1
     nonlinearity: Nonlinearity = "tanh"
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
+    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         name, margin = self.nonlinearity, self.margin
         names = get_args(Nonlinearity)
         check_choice("nonlinearity", name, names, "'tanh' is usual.")

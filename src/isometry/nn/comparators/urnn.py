@@ -56,7 +56,7 @@ class URNN(AbstractComparator):
     epsilon: float = 1e-5
     bias_bound: float = 0.01
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractLoopCell:
+    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractLoopCell:
         epsilon = smooth_sigma(self.epsilon).epsilon
         sigma = partial(smooth_modrelu, epsilon=epsilon) if epsilon else complex_modrelu
         return URNNCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
@@ -146,7 +146,7 @@ class FullCapacityURNN(AbstractComparator):
     epsilon: float = 1e-5
     bias_bound: float = 0.01
 
-    def _make_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
+    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
         sigma = smooth_sigma(self.epsilon)
         return FullCapacityCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
 
