@@ -1,5 +1,6 @@
 """`ExpRNN`, the recurrent network of [LM19], with its cell and its nonlinearity."""
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass
@@ -126,7 +127,14 @@ class ExpRNNCell(AbstractNamedCell):
         self.sigma = _sigma(nonlinearity, unitary=unitary)
         self.nonlinearity, self.unitary = nonlinearity, unitary
         real = dtype or torch.get_default_dtype()
-        _check_dtype(real, unitary=unitary)
+        # torch has no complex bfloat16, and many operations do not support complex32
+        if not real.is_floating_point or (unitary and real not in PRECISIONS):
+            both = "torch.float32 or torch.float64 with `unitary=True`"
+            raise ValueError(
+                f"`dtype` must be {both if unitary else 'real'}; got {real}. For "
+                f"complex states pass the dtype of their real parts, or none, with "
+                f"`unitary=True`."
+            )
         field = real.to_complex() if unitary else real
         n = hidden_size
 
@@ -212,20 +220,6 @@ class ExpRNNCell(AbstractNamedCell):
         """The sizes, the nonlinearity, and whether states are complex."""
         unitary = ", unitary" if self.unitary else ""
         return f"{self.input_size}, {self.hidden_size}, {self.nonlinearity}{unitary}"
-
-
-def _check_dtype(dtype: torch.dtype, *, unitary: bool) -> None:
-    if not dtype.is_floating_point:
-        raise ValueError(
-            f"`dtype` must be real; got {dtype}. For complex states pass the dtype "
-            f"of their real parts, with `unitary=True`."
-        )
-    # torch has no complex bfloat16, and many operations do not support complex32
-    if unitary and dtype not in PRECISIONS:
-        raise ValueError(
-            f"`dtype` must be torch.float32 or torch.float64 with `unitary=True`; got "
-            f"{dtype}. Leave it out for the default."
-        )
 
 
 def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
@@ -327,23 +321,11 @@ class ExpRNN(AbstractNamedRecurrent):
         super().__post_init__(*place)
         self.mode = f"RNN_{self.nonlinearity.upper()}"
 
-    def _make_cell(self, inputs: int, *place: Any) -> ExpRNNCell:
-        device, dtype, generator = place
-        return ExpRNNCell(
-            inputs,
-            self.hidden_size,
-            self.bias,
-            self.nonlinearity,
-            device,
-            dtype,
-            unitary=self.unitary,
-            retraction=self.retraction,
-            init=self.init,
-            rebase_every=self.rebase_every,
-            rebase_radius=self.rebase_radius,
-            train_h0=self.train_h0,
-            generator=generator,
-        )
+    def _make_cell(self, inputs: int, **place: Any) -> ExpRNNCell:
+        # the layer has all options of its cells, under the same names
+        names = inspect.signature(ExpRNNCell).parameters.keys() - place.keys()
+        place |= {name: getattr(self, name) for name in names - {"input_size"}}
+        return ExpRNNCell(inputs, **place)
 
     def torch_class(self) -> Callable[..., nn.RNNBase]:
         """`nn.RNN`, with the nonlinearity of this layer.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ class AbstractCell(nn.Module, ABC):
         hidden_size: number of features of a state.
         weight_ih: the input weight.
         h0: the learned initial state, or None.
+        states: how many tensors make up a state.
         redundant: maps the name of a parameter to how many of its real numbers have no
             effect. `count_parameters` leaves these numbers out.
     """
@@ -44,6 +45,7 @@ class AbstractCell(nn.Module, ABC):
     hidden_size: int
     weight_ih: nn.Parameter
     h0: nn.Parameter | None
+    states: int = 1
     redundant: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -60,7 +62,7 @@ class AbstractCell(nn.Module, ABC):
         """The state before the first time step: zeros, or the parameter `h0`."""
         if self.h0 is not None:
             return (self.h0.expand(batch, -1),)
-        return (self.weight_ih.new_zeros(batch, self.hidden_size),)
+        return (self.weight_ih.new_zeros(batch, self.hidden_size),) * self.states
 
     @abstractmethod
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
@@ -182,8 +184,13 @@ class AbstractRecurrent(nn.Module, ABC):
         chunk: with `last_only`, the last layer stores only every `chunk`-th state for
             the backward pass, which recomputes the others. For a sequence of `T` time
             steps, this layer then needs memory for `T / chunk + chunk` states, not `T`.
+
+    Attributes:
+        cell_class: makes a cell from the network, whose options it takes, and from the
+            arguments of `_make_cell`.
     """
 
+    cell_class: ClassVar[Callable[..., AbstractCell]]
     input_size: int
     hidden_size: int
     num_layers: int
@@ -193,32 +200,27 @@ class AbstractRecurrent(nn.Module, ABC):
     last_only: bool
     chunk: int | None = None
 
-    def __post_init__(self, *place: Any) -> None:
+    def __post_init__(self, device: Any, dtype: Any, generator: Any) -> None:
         super().__init__()
         flags = ("batch_first", "bidirectional", "last_only")
         check_flags(**{name: getattr(self, name) for name in flags})
-        sizes = ("input_size", "hidden_size", "num_layers")
-        check_sizes(**{name: getattr(self, name) for name in sizes})
+        check_sizes(num_layers=self.num_layers)
         self._check_options()
         directions = 2 if self.bidirectional else 1
         inputs = [self.input_size, *[directions * self.hidden_size] * self.num_layers]
+        place = {"device": device, "dtype": dtype, "generator": generator}
         self.cells = nn.ModuleList(
-            self._make_cell(inputs[layer], *place)
+            self._make_cell(inputs[layer], **place)
             for layer in range(self.num_layers)
             for _ in range(directions)
         )
 
-    @abstractmethod
-    def _make_cell(self, inputs: int, *place: Any) -> AbstractCell:
-        """The cell for one direction of one layer.
+    def _make_cell(self, inputs: int, **place: Any) -> AbstractCell:
+        """The cell for one direction of one layer, with `inputs` input features.
 
-        Args:
-            inputs: number of input features.
-            *place: the options `device`, `dtype` and `generator`.
-
-        Raises:
-            ValueError: if an option of the network has an invalid value.
+        `place` has the options `device`, `dtype` and `generator`.
         """
+        return self.cell_class(self, inputs, **place)
 
     def forward(
         self,
@@ -248,15 +250,21 @@ class AbstractRecurrent(nn.Module, ABC):
         check_rows(rows, self.input_size)
         cells = self.typed_cells()
         firsts = self._first_states(cells, hx, rows)
-        directions = 2 if self.bidirectional else 1
+        directions, time_steps = 2 if self.bidirectional else 1, rows.time_steps
         x, lasts = cast_input(firsts[0][0], rows.x), []
         for layer in range(self.num_layers):
             top = layer + 1 == self.num_layers
+            run = Pass(time_steps, top and self.last_only, self.chunk)
             outputs = []
             for direction in range(directions):
                 i = directions * layer + direction
-                run = Pass(rows.time_steps, top and self.last_only, self.chunk)
-                H, last = _scan_cell(cells[i], x, firsts[i], run, direction)
+                # the second direction runs backwards
+                inputs = time_steps.reversed(x) if direction else x
+                H, last = cells[i].scan(inputs, firsts[i], run)
+                if H is None:
+                    H = last[0]
+                elif direction:
+                    H = time_steps.reversed(H)
                 outputs.append(H)
                 lasts.append(last)
             x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
@@ -363,17 +371,6 @@ def _level_of_user() -> int:
     while frame and frame.f_globals.get("__name__", "").startswith("isometry."):
         level, frame = level + 1, frame.f_back
     return level
-
-
-def _scan_cell(
-    cell: AbstractCell, x: Tensor, first: State, run: Pass, direction: int
-) -> tuple[Tensor, State]:
-    """A cell's outputs (or last output) and last state; direction 1 runs backwards."""
-    x = run.time_steps.reversed(x) if direction else x
-    H, last = cell.scan(x, first, run)
-    if H is None:
-        return last[0], last
-    return (run.time_steps.reversed(H) if direction else H), last
 
 
 def _tensors(hx: Any, number: int) -> State:

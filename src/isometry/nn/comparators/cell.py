@@ -7,7 +7,8 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, fields
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -106,31 +107,36 @@ def smooth_sigma(epsilon: float) -> Sigma:
     return Sigma("smooth_modrelu" if epsilon else "complex_modrelu", epsilon)
 
 
-@dataclass(eq=False, repr=False)
 class AbstractComparatorCell(AbstractCell):
     """A cell with an input weight, a recurrent map, one bias and an initial state.
 
     Args:
-        input_size: number of features of an input.
-        hidden_size: number of features of a state.
-        draw: creates the parameters.
+        network: the network, whose options the cell keeps.
+        inputs: number of features of an input.
+        **place: device and dtype of the parameters, and the source of their values.
 
     Attributes:
+        options: the options of the network.
         bias: one number for each feature.
     """
 
-    input_size: int
-    hidden_size: int
-    draw: InitVar[Draw]
-    bias: nn.Parameter = field(init=False)
+    bias: nn.Parameter
 
-    def __post_init__(self, draw: Draw) -> None:
-        super().__init__(self.input_size, self.hidden_size)
-        self.draw_parameters(draw)
+    def __init__(
+        self, network: "AbstractComparator", inputs: int, **place: Any
+    ) -> None:
+        super().__init__(inputs, network.hidden_size)
+        names = [option.name for option in fields(network)]
+        self.options: Any = SimpleNamespace(**{k: getattr(network, k) for k in names})
+        self.draw_parameters(Draw(**place))
 
     @abstractmethod
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters and buffers, with their initial values."""
+        """Create all parameters and buffers, with their initial values.
+
+        Raises:
+            ValueError: if an option of the cell has an invalid value.
+        """
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -150,11 +156,10 @@ class AbstractComparatorCell(AbstractCell):
             getattr(self, name).copy_(values[name])
 
 
-@dataclass(eq=False, repr=False)
 class AbstractLoopCell(AbstractComparatorCell):
     """A cell whose `scan` is a loop over time, which autograd differentiates.
 
-    Args:
+    Attributes:
         sigma: the nonlinearity.
     """
 
@@ -200,13 +205,12 @@ class AbstractLoopCell(AbstractComparatorCell):
             return None, (torch.cat([h, *ends[::-1]]),)
 
 
-@dataclass(eq=False, repr=False)
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
     It uses the fast `scan_field`.
 
-    Args:
+    Attributes:
         sigma: the nonlinearity, in the form that `scan_field` takes.
     """
 
@@ -254,17 +258,6 @@ class AbstractComparator(AbstractRecurrent):
     device: InitVar[torch.device | str | None] = None
     dtype: InitVar[torch.dtype | None] = None
     generator: InitVar[torch.Generator | None] = None
-
-    def _make_cell(self, inputs: int, *place: Any) -> AbstractComparatorCell:
-        return self._draw_cell(inputs, Draw(*place))
-
-    @abstractmethod
-    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell for one direction of one layer, with `inputs` input features.
-
-        Raises:
-            ValueError: if an option of the network has an invalid value.
-        """
 
 
 forget_place(AbstractComparator)

@@ -237,6 +237,57 @@ _LARGEST_ANGLE = 3.14
 _EPSILON = 0.01
 
 
+def _modrelu(z: Tensor, b: Tensor) -> Tensor:
+    """The authors' modReLU, which adds 0.01 to the modulus."""
+    if not z.is_complex():
+        return modrelu(z, b + _EPSILON)
+    # `z.abs()` would be slower. `tiny` keeps the gradient finite at z = 0, where the
+    # gradient of the square root alone is infinite.
+    tiny = torch.finfo(z.real.dtype).tiny
+    m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
+    return z * (torch.relu(m + b) / m)
+
+
+class EURNNCell(AbstractLoopCell):
+    """One direction of one layer of `EURNN`."""
+
+    sigma = staticmethod(_modrelu)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n, capacity, style = self.hidden_size, self.options.capacity, self.options.style
+        check_flags(unitary=self.options.unitary)
+        check_choice("style", style, get_args(Style), "The paper uses 'tunable'.")
+        if style == "fft" and (n < 2 or n & (n - 1)):
+            raise ValueError(
+                f"`hidden_size` must be a power of two for the style 'fft'; got {n}. "
+                f"Use 'tunable' for other even sizes."
+            )
+        if style == "tunable" and (n < 2 or n % 2):
+            raise ValueError(
+                f"`hidden_size` must be even, because coordinates are rotated in "
+                f"pairs; got {n}. Use {n + 1}."
+            )
+        if style == "tunable" and (not is_positive(capacity) or capacity % 2):
+            even = capacity + 1 if is_positive(capacity) else 2
+            raise ValueError(
+                f"`capacity` must be a positive even integer, because layers come in "
+                f"pairs; got {capacity!r}. Use {even}."
+            )
+        self.planes = Planes(n, capacity, style)
+        shape, unitary = self.planes.shape, self.options.unitary
+        uniform = draw.complex_uniform if unitary else draw.uniform
+        self.weight_ih = uniform(n, self.input_size, bound=0.01)
+        self.theta = draw.uniform(*shape, bound=_LARGEST_ANGLE)
+        self.phi = draw.uniform(*shape, bound=_LARGEST_ANGLE) if unitary else None
+        self.omega = draw.uniform(n, bound=_LARGEST_ANGLE) if unitary else None
+        self.bias = draw.zeros(n)
+
+    def state_map(self) -> LinearFunction:
+        """The product of all layers, computed in blocks."""
+        return self.planes.product(self.theta, self.phi, self.omega)
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class EURNN(AbstractComparator):
     r"""A unitary recurrent network whose map is made of $L$ layers of rotations.
@@ -282,60 +333,4 @@ class EURNN(AbstractComparator):
     capacity: int = 2
     style: Style = "tunable"
     unitary: bool = True
-
-    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractLoopCell:
-        n, capacity, style = self.hidden_size, self.capacity, self.style
-        check_flags(unitary=self.unitary)
-        check_choice("style", style, get_args(Style), "The paper uses 'tunable'.")
-        if style == "fft" and (n < 2 or n & (n - 1)):
-            raise ValueError(
-                f"`hidden_size` must be a power of two for the style 'fft'; got {n}. "
-                f"Use 'tunable' for other even sizes."
-            )
-        if style == "tunable" and (n < 2 or n % 2):
-            raise ValueError(
-                f"`hidden_size` must be even, because coordinates are rotated in "
-                f"pairs; got {n}. Use {n + 1}."
-            )
-        if style == "tunable" and (not is_positive(capacity) or capacity % 2):
-            even = capacity + 1 if is_positive(capacity) else 2
-            raise ValueError(
-                f"`capacity` must be a positive even integer, because layers come in "
-                f"pairs; got {capacity!r}. Use {even}."
-            )
-        planes = Planes(n, capacity, style)
-        return EURNNCell(inputs, n, draw, _modrelu, planes, self.unitary)
-
-
-@dataclass(eq=False, repr=False)
-class EURNNCell(AbstractLoopCell):
-    """One direction of one layer of `EURNN`."""
-
-    planes: Planes
-    unitary: bool
-
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n, inputs = self.hidden_size, self.input_size
-        shape, unitary = self.planes.shape, self.unitary
-        uniform = draw.complex_uniform if unitary else draw.uniform
-        self.weight_ih = uniform(n, inputs, bound=0.01)
-        self.theta = draw.uniform(*shape, bound=_LARGEST_ANGLE)
-        self.phi = draw.uniform(*shape, bound=_LARGEST_ANGLE) if unitary else None
-        self.omega = draw.uniform(n, bound=_LARGEST_ANGLE) if unitary else None
-        self.bias = draw.zeros(n)
-
-    def state_map(self) -> LinearFunction:
-        """The product of all layers, computed in blocks."""
-        return self.planes.product(self.theta, self.phi, self.omega)
-
-
-def _modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """The authors' modReLU, which adds 0.01 to the modulus."""
-    if not z.is_complex():
-        return modrelu(z, b + _EPSILON)
-    # `z.abs()` would be slower. `tiny` keeps the gradient finite at z = 0, where the
-    # gradient of the square root alone is infinite.
-    tiny = torch.finfo(z.real.dtype).tiny
-    m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
-    return z * (torch.relu(m + b) / m)
+    cell_class = EURNNCell

@@ -13,6 +13,36 @@ from isometry.nn._recurrent import is_positive
 from isometry.nn.comparators.cell import AbstractComparator, AbstractDenseCell, Draw
 
 
+class HouseholderCell(AbstractDenseCell):
+    """One direction of one layer of `HouseholderRNN`."""
+
+    sigma = Sigma("leaky_relu")
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n = self.hidden_size
+        m = n if self.options.reflections is None else self.options.reflections
+        if not is_positive(m) or m > n:
+            raise ValueError(
+                f"`reflections` must be an integer between 1 and hidden_size = {n}; "
+                f"got {m!r}. The default is `hidden_size`."
+            )
+        self.weight_ih = draw.input_weight(n, self.input_size)
+        self.V = draw.normal(n, m, std=0.01)
+        self.redundant = {"V": m * (m - 1) // 2}
+        self.bias = draw.zeros(n)
+        self.h0 = draw.uniform(n, bound=math.sqrt(3 / (2 * n)))
+
+    def recurrent_matrix(self) -> Tensor:
+        """The orthogonal matrix W."""
+        return householder(self.V.tril())
+
+    @torch.no_grad()
+    def renormalize_(self) -> None:
+        """Divide the columns of V by their lengths, except columns of zeros."""
+        self.V.copy_(unit_vectors(self.V.tril(), dim=0))
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class HouseholderRNN(AbstractComparator):
     r"""An orthogonal recurrent network whose weight is a product of $m$ reflections.
@@ -46,16 +76,7 @@ class HouseholderRNN(AbstractComparator):
     """
 
     reflections: int | None = None
-
-    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
-        n = self.hidden_size
-        m = n if self.reflections is None else self.reflections
-        if not is_positive(m) or m > n:
-            raise ValueError(
-                f"`reflections` must be an integer between 1 and hidden_size = {n}; "
-                f"got {m!r}. The default is `hidden_size`."
-            )
-        return HouseholderCell(inputs, n, draw, Sigma("leaky_relu"), m)
+    cell_class = HouseholderCell
 
     def renormalize_(self) -> None:
         """Divide the vectors of the reflections by their lengths; W does not change.
@@ -65,28 +86,3 @@ class HouseholderRNN(AbstractComparator):
         for cell in self.cells:
             assert isinstance(cell, HouseholderCell)
             cell.renormalize_()
-
-
-@dataclass(eq=False, repr=False)
-class HouseholderCell(AbstractDenseCell):
-    """One direction of one layer of `HouseholderRNN`."""
-
-    reflections: int
-
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n, m = self.hidden_size, self.reflections
-        self.weight_ih = draw.input_weight(n, self.input_size)
-        self.V = draw.normal(n, m, std=0.01)
-        self.redundant = {"V": m * (m - 1) // 2}
-        self.bias = draw.zeros(n)
-        self.h0 = draw.uniform(n, bound=math.sqrt(3 / (2 * n)))
-
-    def recurrent_matrix(self) -> Tensor:
-        """The orthogonal matrix W."""
-        return householder(self.V.tril())
-
-    @torch.no_grad()
-    def renormalize_(self) -> None:
-        """Divide the columns of V by their lengths, except columns of zeros."""
-        self.V.copy_(unit_vectors(self.V.tril(), dim=0))

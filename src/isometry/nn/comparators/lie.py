@@ -15,6 +15,27 @@ from isometry.nn.comparators.cell import AbstractComparator, AbstractDenseCell, 
 _GAIN = {"tanh": 1.05, "relu": 1.40}
 
 
+class LieCell(AbstractDenseCell):
+    """One direction of one layer of `LieRNN`."""
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        name, n, inputs = self.options.nonlinearity, self.hidden_size, self.input_size
+        remedy = "For modReLU use `ExpRNN(unitary=True)`."
+        check_choice("nonlinearity", name, _GAIN, remedy)
+        self.sigma = Sigma(name)
+        self.beta = _GAIN[name] if self.options.gain is None else self.options.gain
+        self.weight_ih = draw.complex_input_weight(n, inputs)
+        parts = draw.normal(n, n, 2, std=1.0).detach()
+        self.X = draw.parameter(torch.view_as_complex(parts))
+        self.redundant = {"X": n * n}
+        self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))
+
+    def recurrent_matrix(self) -> Tensor:
+        """The unitary matrix W times the gain."""
+        return self.beta * expm_skew(skew(self.X))
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class LieRNN(AbstractComparator):
     r"""A unitary recurrent network that trains coefficients in the Lie algebra.
@@ -56,30 +77,4 @@ class LieRNN(AbstractComparator):
 
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     gain: float | None = None
-
-    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
-        name = self.nonlinearity
-        remedy = "For modReLU use `ExpRNN(unitary=True)`."
-        check_choice("nonlinearity", name, _GAIN, remedy)
-        gain = _GAIN[name] if self.gain is None else self.gain
-        return LieCell(inputs, self.hidden_size, draw, Sigma(name), gain)
-
-
-@dataclass(eq=False, repr=False)
-class LieCell(AbstractDenseCell):
-    """One direction of one layer of `LieRNN`."""
-
-    gain: float
-
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.complex_input_weight(n, inputs)
-        parts = draw.normal(n, n, 2, std=1.0).detach()
-        self.X = draw.parameter(torch.view_as_complex(parts))
-        self.redundant = {"X": n * n}
-        self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))
-
-    def recurrent_matrix(self) -> Tensor:
-        """The unitary matrix W times the gain."""
-        return self.gain * expm_skew(skew(self.X))
+    cell_class = LieCell

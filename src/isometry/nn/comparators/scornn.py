@@ -1,7 +1,7 @@
 """Recurrent networks whose weight is a scaled Cayley transform, real or complex."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,6 +14,34 @@ from isometry.nn.comparators.cell import (
     Draw,
     smooth_sigma,
 )
+
+
+class ScoRNNCell(AbstractDenseCell):
+    """One direction of one layer of `ScoRNN`."""
+
+    sigma = Sigma("modrelu")
+    D: Tensor
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n = self.hidden_size
+        negatives = n // 2 if self.options.negatives is None else self.options.negatives
+        if not isinstance(negatives, int) or not 0 <= negatives <= n:
+            raise ValueError(
+                f"`negatives` must be an integer between 0 and hidden_size = {n}; got "
+                f"{negatives!r}. The default is half of `hidden_size`."
+            )
+        self.weight_ih = draw.uniform(n, self.input_size, bound=0.01)
+        self.X = draw.parameter(cayley_blocks(n, draw))
+        self.redundant = {"X": n * n - n * (n - 1) // 2}
+        self.bias = draw.zeros(n)
+        signs = torch.ones(n, device="cpu")
+        signs[n - negatives :] = -1
+        self.register_buffer("D", signs.to(self.X))
+
+    def recurrent_matrix(self) -> Tensor:
+        """The orthogonal matrix W."""
+        return scaled_cayley(self.X, self.D)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -44,39 +72,7 @@ class ScoRNN(AbstractComparator):
     """
 
     negatives: int | None = None
-
-    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
-        n = self.hidden_size
-        negatives = n // 2 if self.negatives is None else self.negatives
-        if not isinstance(negatives, int) or not 0 <= negatives <= n:
-            raise ValueError(
-                f"`negatives` must be an integer between 0 and hidden_size = {n}; got "
-                f"{negatives!r}. The default is half of `hidden_size`."
-            )
-        return ScoRNNCell(inputs, n, draw, Sigma("modrelu"), negatives)
-
-
-@dataclass(eq=False, repr=False)
-class ScoRNNCell(AbstractDenseCell):
-    """One direction of one layer of `ScoRNN`."""
-
-    negatives: int
-    D: Tensor = field(init=False)
-
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n = self.hidden_size
-        self.weight_ih = draw.uniform(n, self.input_size, bound=0.01)
-        self.X = draw.parameter(cayley_blocks(n, draw))
-        self.redundant = {"X": n * n - n * (n - 1) // 2}
-        self.bias = draw.zeros(n)
-        signs = torch.ones(n, device="cpu")
-        signs[n - self.negatives :] = -1
-        self.register_buffer("D", signs.to(self.X))
-
-    def recurrent_matrix(self) -> Tensor:
-        """The orthogonal matrix W."""
-        return scaled_cayley(self.X, self.D)
+    cell_class = ScoRNNCell
 
 
 def scaled_cayley(X: Tensor, D: Tensor) -> Tensor:
@@ -99,6 +95,29 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
     # below the diagonal, so they are positive.
     X[even + 1, even] = torch.tan(math.pi / 4 * u)
     return X
+
+
+class ScuRNNCell(AbstractDenseCell):
+    """One direction of one layer of `ScuRNN`."""
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n, inputs = self.hidden_size, self.input_size
+        self.sigma = smooth_sigma(self.options.epsilon)
+        self.weight_ih = draw.complex_input_weight(n, inputs)
+        blocks = cayley_blocks(n, draw)
+        self.X = draw.parameter(blocks.to(torch.complex128))
+        self.redundant = {"X": n * n}
+        # the authors draw theta from (0, 2 pi), which gives the phases exp(i theta) the
+        # same distribution
+        self.theta = draw.uniform(n, bound=math.pi)
+        self.bias = draw.uniform(n, bound=0.01)
+        self.h0 = draw.complex_uniform(n, bound=0.01)
+
+    def recurrent_matrix(self) -> Tensor:
+        """The unitary matrix W."""
+        D = torch.polar(torch.ones_like(self.theta), self.theta)
+        return scaled_cayley(self.X, D)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -130,29 +149,4 @@ class ScuRNN(AbstractComparator):
     """
 
     epsilon: float = 1e-5
-
-    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
-        sigma = smooth_sigma(self.epsilon)
-        return ScuRNNCell(inputs, self.hidden_size, draw, sigma)
-
-
-class ScuRNNCell(AbstractDenseCell):
-    """One direction of one layer of `ScuRNN`."""
-
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.complex_input_weight(n, inputs)
-        blocks = cayley_blocks(n, draw)
-        self.X = draw.parameter(blocks.to(torch.complex128))
-        self.redundant = {"X": n * n}
-        # the authors draw theta from (0, 2 pi), which gives the phases exp(i theta) the
-        # same distribution
-        self.theta = draw.uniform(n, bound=math.pi)
-        self.bias = draw.uniform(n, bound=0.01)
-        self.h0 = draw.complex_uniform(n, bound=0.01)
-
-    def recurrent_matrix(self) -> Tensor:
-        """The unitary matrix W."""
-        D = torch.polar(torch.ones_like(self.theta), self.theta)
-        return scaled_cayley(self.X, D)
+    cell_class = ScuRNNCell

@@ -14,6 +14,39 @@ from isometry.nn._recurrent import Nonlinearity, check_choice
 from isometry.nn.comparators.cell import AbstractComparator, AbstractDenseCell, Draw
 
 
+class SpectralCell(AbstractDenseCell):
+    """One direction of one layer of `SpectralRNN`."""
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n, margin = self.hidden_size, self.options.margin
+        name, names = self.options.nonlinearity, get_args(Nonlinearity)
+        check_choice("nonlinearity", name, names, "'tanh' is usual.")
+        if not 0 <= margin <= 1:
+            raise ValueError(
+                f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
+                f"orthogonal."
+            )
+        self.sigma = Sigma(name)
+        self.weight_ih = draw.input_weight(n, self.input_size)
+        where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
+        U, V = SO(n).random(2, **where)
+        self.U, self.V = draw.parameter(U), draw.parameter(V)
+        record(self, "U", SO(n), guarded=True)
+        record(self, "V", SO(n), guarded=True)
+        self.p = draw.zeros(n)
+        self.bias = draw.zeros(n)
+
+    def singular_values(self) -> Tensor:
+        """The singular values of the weight."""
+        return 1 + self.options.margin * (2 * torch.sigmoid(self.p) - 1)
+
+    def recurrent_matrix(self) -> Tensor:
+        """The matrix W, whose singular values differ from 1 by at most the margin."""
+        with autocast_off(self.U.device):
+            return (self.U * self.singular_values()) @ self.V.mT
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class SpectralRNN(AbstractComparator):
     r"""A recurrent network whose weight has singular values within a margin $m$ of 1.
@@ -46,42 +79,4 @@ class SpectralRNN(AbstractComparator):
 
     margin: float = 0.1
     nonlinearity: Nonlinearity = "tanh"
-
-    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
-        name, margin = self.nonlinearity, self.margin
-        names = get_args(Nonlinearity)
-        check_choice("nonlinearity", name, names, "'tanh' is usual.")
-        if not 0 <= margin <= 1:
-            raise ValueError(
-                f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
-                f"orthogonal."
-            )
-        return SpectralCell(inputs, self.hidden_size, draw, Sigma(name), margin)
-
-
-@dataclass(eq=False, repr=False)
-class SpectralCell(AbstractDenseCell):
-    """One direction of one layer of `SpectralRNN`."""
-
-    margin: float
-
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.input_weight(n, inputs)
-        where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
-        U, V = SO(n).random(2, **where)
-        self.U, self.V = draw.parameter(U), draw.parameter(V)
-        record(self, "U", SO(n), guarded=True)
-        record(self, "V", SO(n), guarded=True)
-        self.p = draw.zeros(n)
-        self.bias = draw.zeros(n)
-
-    def singular_values(self) -> Tensor:
-        """The singular values of the weight."""
-        return 1 + self.margin * (2 * torch.sigmoid(self.p) - 1)
-
-    def recurrent_matrix(self) -> Tensor:
-        """The matrix W, whose singular values differ from 1 by at most the margin."""
-        with autocast_off(self.U.device):
-            return (self.U * self.singular_values()) @ self.V.mT
+    cell_class = SpectralCell

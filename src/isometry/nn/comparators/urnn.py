@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,6 +20,30 @@ from isometry.nn.comparators.cell import (
     glorot,
     smooth_sigma,
 )
+
+
+class URNNCell(AbstractLoopCell):
+    """One direction of one layer of `URNN`."""
+
+    permutation: Tensor
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n, inputs = self.hidden_size, self.input_size
+        epsilon = smooth_sigma(self.options.epsilon).epsilon
+        modrelu = partial(smooth_modrelu, epsilon=epsilon)
+        self.sigma = modrelu if epsilon else complex_modrelu
+        self.weight_ih = draw.complex_input_weight(n, inputs)
+        self.theta = draw.uniform(3, n, bound=math.pi)
+        self.v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n))
+        order = torch.randperm(n, generator=draw.generator, device="cpu")
+        self.register_buffer("permutation", order.to(self.theta.device))
+        self.bias = draw.uniform(n, bound=self.options.bias_bound)
+        self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
+
+    def state_map(self) -> LinearFunction:
+        """A function that applies the eight factors of W one by one."""
+        return structured_map(self.theta, self.v, self.permutation)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -55,34 +79,7 @@ class URNN(AbstractComparator):
 
     epsilon: float = 1e-5
     bias_bound: float = 0.01
-
-    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractLoopCell:
-        epsilon = smooth_sigma(self.epsilon).epsilon
-        sigma = partial(smooth_modrelu, epsilon=epsilon) if epsilon else complex_modrelu
-        return URNNCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
-
-
-@dataclass(eq=False, repr=False)
-class URNNCell(AbstractLoopCell):
-    """One direction of one layer of `URNN`."""
-
-    bias_bound: float
-    permutation: Tensor = field(init=False)
-
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.complex_input_weight(n, inputs)
-        self.theta = draw.uniform(3, n, bound=math.pi)
-        self.v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n))
-        order = torch.randperm(n, generator=draw.generator, device="cpu")
-        self.register_buffer("permutation", order.to(self.theta.device))
-        self.bias = draw.uniform(n, bound=self.bias_bound)
-        self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
-
-    def state_map(self) -> LinearFunction:
-        """A function that applies the eight factors of W one by one."""
-        return structured_map(self.theta, self.v, self.permutation)
+    cell_class = URNNCell
 
 
 def structured_map(theta: Tensor, v: Tensor, permutation: Tensor) -> LinearFunction:
@@ -107,6 +104,26 @@ def structured_map(theta: Tensor, v: Tensor, permutation: Tensor) -> LinearFunct
 def _fourier(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
     # MKL refuses to transform an empty batch
     return fft(h, norm="ortho") if h.shape[0] else h
+
+
+class FullCapacityCell(AbstractDenseCell):
+    """One direction of one layer of `FullCapacityURNN`."""
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n, inputs = self.hidden_size, self.input_size
+        self.sigma = smooth_sigma(self.options.epsilon)
+        self.weight_ih = draw.complex_input_weight(n, inputs)
+        self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
+        # Record the manifold without a check: the weight is unitary by construction, in
+        # every precision, and on the meta device it has no values to check.
+        record(self, "weight_hh", U(n), guarded=True)
+        self.bias = draw.uniform(n, bound=self.options.bias_bound)
+        self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
+
+    def recurrent_matrix(self) -> Tensor:
+        """The unitary matrix W."""
+        return self.weight_hh
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -145,32 +162,7 @@ class FullCapacityURNN(AbstractComparator):
 
     epsilon: float = 1e-5
     bias_bound: float = 0.01
-
-    def _draw_cell(self, inputs: int, draw: Draw) -> AbstractDenseCell:
-        sigma = smooth_sigma(self.epsilon)
-        return FullCapacityCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
-
-
-@dataclass(eq=False, repr=False)
-class FullCapacityCell(AbstractDenseCell):
-    """One direction of one layer of `FullCapacityURNN`."""
-
-    bias_bound: float
-
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.complex_input_weight(n, inputs)
-        self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
-        # Record the manifold without a check: the weight is unitary by construction, in
-        # every precision, and on the meta device it has no values to check.
-        record(self, "weight_hh", U(n), guarded=True)
-        self.bias = draw.uniform(n, bound=self.bias_bound)
-        self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
-
-    def recurrent_matrix(self) -> Tensor:
-        """The unitary matrix W."""
-        return self.weight_hh
+    cell_class = FullCapacityCell
 
 
 def _structured_unitary(n: int, generator: torch.Generator | None) -> Tensor:
