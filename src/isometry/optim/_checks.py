@@ -14,14 +14,7 @@ _OTHER_RULES = ("centered", "decoupled_weight_decay")
 
 # options that must not be negative; `dampening` is not listed, since torch allows a
 # negative one
-_NOT_NEGATIVE = {
-    "lr",
-    "momentum",
-    "weight_decay",
-    "alpha",
-    "eps",
-    "initial_accumulator",
-}
+_NONNEGATIVE = {"lr", "momentum", "weight_decay", "alpha", "eps", "initial_accumulator"}
 
 
 def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> None:
@@ -53,10 +46,8 @@ def check_param_group(group: dict) -> None:
         return
     check_is_manifold(manifold, otherwise=", or None for plain parameters")
     resolve_retraction(group)
-    names = group.get(
-        "param_names", [f"params[{i}]" for i in range(len(group["params"]))]
-    )
-    for name, p in zip(names, group["params"], strict=True):
+    usual = [f"params[{i}]" for i in range(len(group["params"]))]
+    for name, p in zip(group.get("param_names", usual), group["params"], strict=True):
         _check_parameter(p, name)
         check_point(p, manifold, name=name)
 
@@ -84,18 +75,14 @@ def check_gradient(p: Tensor, of: str = "points on a manifold") -> None:
         )
 
 
-def check_same_manifold(ours: str | None, theirs: str | None) -> None:
-    """Raise unless a parameter group was on the same manifold when it was saved."""
-    if ours != theirs:
+def check_saved_group(group: dict, ours: str | None) -> None:
+    """Raise unless a loaded parameter group fits a group of ours on a manifold."""
+    if ours != group.get("manifold"):
         raise ValueError(
-            f"`state_dict` must belong to the same manifolds; got a group on {theirs} "
-            f"where this optimizer has {ours}. Pass the parameter groups in the same "
-            f"order."
+            f"`state_dict` must belong to the same manifolds; got a group on "
+            f"{group.get('manifold')} where this optimizer has {ours}. Pass the "
+            f"parameter groups in the same order."
         )
-
-
-def check_same_rule(group: dict) -> None:
-    """Raise if a loaded parameter group used an update rule that only torch has."""
     for option in _OTHER_RULES:
         if group.get(option):
             raise ValueError(
@@ -107,7 +94,7 @@ def check_same_rule(group: dict) -> None:
 
 def check_options(options: dict) -> None:
     """Raise if an option is out of range, or if two options exclude each other."""
-    check_not_negative(**{k: v for k, v in options.items() if k in _NOT_NEGATIVE})
+    check_not_negative(**{k: v for k, v in options.items() if k in _NONNEGATIVE})
     betas = options.get("betas", ())
     if not all(0 <= beta < 1 for beta in betas):
         raise ValueError(

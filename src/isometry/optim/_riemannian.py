@@ -19,8 +19,7 @@ from isometry.optim._checks import (
     check_options,
     check_param_group,
     check_point,
-    check_same_manifold,
-    check_same_rule,
+    check_saved_group,
     resolve_retraction,
 )
 
@@ -259,8 +258,7 @@ class AbstractRiemannian(Optimizer, ABC):
         """
         groups = [dict(group) for group in state_dict["param_groups"]]
         for ours, theirs in zip(self.param_groups, groups, strict=False):
-            check_same_manifold(_name(ours["manifold"]), theirs.get("manifold"))
-            check_same_rule(theirs)
+            check_saved_group(theirs, _name(ours["manifold"]))
             theirs["manifold"] = ours["manifold"]
             # keep the optimizer's map if its name agrees with the checkpoint, because a
             # map that a user has written cannot be found by name
