@@ -76,7 +76,10 @@ def check_gradient(p: Tensor, of: str = "points on a manifold") -> None:
 
 
 def check_saved_group(group: dict, ours: str | None) -> None:
-    """Raise unless a loaded parameter group fits a group of ours on a manifold."""
+    """Raise unless a loaded parameter group fits a group of this optimizer.
+
+    `ours` is the name of this group's manifold, or None.
+    """
     if ours != group.get("manifold"):
         raise ValueError(
             f"`state_dict` must belong to the same manifolds; got a group on "

@@ -282,9 +282,8 @@ def _name(manifold: AbstractManifold | None) -> str | None:
     return None if manifold is None else repr(manifold)
 
 
-def _flat(X: Tensor | None, manifold: AbstractManifold) -> Tensor:
+def _flat(X: Any, manifold: AbstractManifold) -> Tensor:
     """Points, or their gradients, reshaped to have exactly one batch axis."""
-    assert X is not None
     return points(X, manifold).reshape(-1, *manifold.shape)
 
 
@@ -304,8 +303,7 @@ def _all_finite(tensors: list[Tensor]) -> bool:
     Only one number is read from the device. The answer is also False if the sum of
     finite numbers overflows, and for fake tensors, which have no values.
     """
-    total = sum(X.sum() for X in tensors)
-    assert isinstance(total, Tensor)
+    total: Any = sum(X.sum() for X in tensors)
     return not is_fake(total) and bool(total.isfinite())
 
 
@@ -314,8 +312,7 @@ def _finite(tensors: list[Tensor]) -> Tensor:
 
     As in `_all_finite`, the sum of the entries is tested.
     """
-    total = sum(X.flatten(1).sum(1) for X in tensors)
-    assert isinstance(total, Tensor)
+    total: Any = sum(X.flatten(1).sum(1) for X in tensors)
     return total.isfinite()
 
 
