@@ -121,11 +121,9 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
             )
         with torch.enable_grad():
             weights = list(chain.from_iterable(self.all_weights))
-        names = list(twin.state_dict())
-        values = zip(names, (W.detach().clone() for W in weights), strict=True)
-        twin.load_state_dict(dict(values), assign=True)
-        for p, W in zip(twin.parameters(), weights, strict=True):
-            p.requires_grad_(W.requires_grad)
+        for name, W in zip(list(twin.state_dict()), weights, strict=True):
+            p = nn.Parameter(W.detach().clone(), requires_grad=W.requires_grad)
+            setattr(twin, name, p)
         # otherwise cuDNN would copy the weights to one block of memory at every call
         twin.flatten_parameters()
         return twin.train(self.training)

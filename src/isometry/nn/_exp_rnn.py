@@ -17,7 +17,7 @@ from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
 from isometry.nn._recurrent import Nonlinearity, State, check_choice, forget_place
-from isometry.nn._scan import Weights, scan_field
+from isometry.nn._scan import Weights, scan
 from isometry.nn._sequence import Pass, cast_input, cast_state, check_rows, read_step
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._register import constrain
@@ -204,7 +204,8 @@ class ExpRNNCell(AbstractNamedCell):
         T, W, b = self.weight_ih, self.weight_hh, self.bias
         if b is None and self.sigma.takes_threshold():
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
-        return scan_field(x, Weights(T, W, b, self.sigma), first, run)
+        H, last = scan(x, Weights(T, W, b, self.sigma), first[0], run)
+        return H, (last,)
 
     def recurrent_matrix(self) -> Tensor:
         """The orthogonal or unitary weight."""
@@ -223,7 +224,7 @@ class ExpRNNCell(AbstractNamedCell):
 
 
 def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
-    """The nonlinearity in the form that `scan_field` takes.
+    """The nonlinearity in the form that `scan` takes.
 
     Raises:
         ValueError: if the nonlinearity is unknown, or not defined for complex states.

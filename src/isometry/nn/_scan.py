@@ -62,7 +62,7 @@ class Weights(NamedTuple):
 def scan(
     x: Tensor, weights: Weights, h0: Tensor, run: Pass
 ) -> tuple[Tensor | None, Tensor]:
-    r"""States of $h_t = \sigma(W h_{t-1} + T x_t)$, as rows.
+    r"""States of $h_t = \sigma(W h_{t-1} + T x_t)$ as rows; W is real or complex.
 
     Args:
         x: (rows, inputs), or (rows,) class indices.
@@ -74,8 +74,15 @@ def scan(
         All states, (rows, n), or None for `last_only`; and the last state of each
         sequence, (batch, n).
     """
+    T, W, b, sigma = weights
+    if W.is_complex():
+        # A bias that is added to T x is complex, and becomes real pairs. A threshold is
+        # real, so `real_rows` does not change it.
+        b = None if b is None else real_rows(b)
+        pairs = Weights(input_form(T, x), real_form(W), b, sigma)
+        H, last = scan(real_rows(x), pairs, real_rows(h0), run)
+        return (None if H is None else complex_rows(H)), complex_rows(last)
     with autocast_off(h0.device):
-        T, W, b, sigma = weights
         tensors = (x, T, W, b, h0)
         # the kernels do not accept an empty batch
         if not run.time_steps.batch or needs_plain_operations(*tensors):
@@ -187,25 +194,17 @@ def _states(
     H = recycled((rows, n), first)
     if NONLINEARITIES[weights.sigma.name].keeps_moduli:
         m = recycled((rows, n // 2), first)
-    cell = weights.cell(m)
-    _write_drive(x, weights.T, weights.summand(), out=H)
+    cell, T, b = weights.cell(m), weights.T, weights.summand()
+    # the drive, T x + b; a class index selects a column of T
+    if not x.is_floating_point():
+        table = T.mT.contiguous() if b is None else T.mT + b
+        torch.index_select(table, 0, x, out=H)
+    elif b is None:
+        torch.mm(x, T.mT, out=H)
+    else:
+        torch.addmm(b, x, T.mT, out=H)
     backend_for(H, cell.W, first, cell.b, m).scan(H, cell, first, time_steps)
     return H, m
-
-
-def _write_drive(x: Tensor, T: Tensor, b: Tensor | None, *, out: Tensor) -> None:
-    """Write T x + b, which is called the drive, to `out`.
-
-    A class index selects a column of T.
-    """
-    if x.is_floating_point():
-        if b is None:
-            torch.mm(x, T.mT, out=out)
-        else:
-            torch.addmm(b, x, T.mT, out=out)
-        return
-    table = T.mT.contiguous() if b is None else T.mT + b
-    torch.index_select(table, 0, x, out=out)
 
 
 def input_weight_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
@@ -264,26 +263,6 @@ def _adjoint(
         )
     )
     return [next(gradients) if need else None for need in needs]
-
-
-def scan_field(
-    x: Tensor, weights: Weights, first: tuple[Tensor, ...], run: Pass
-) -> tuple[Tensor | None, tuple[Tensor]]:
-    """Compute what `scan` returns, for real or complex weights.
-
-    The initial and the last states are tuples of one tensor.
-    """
-    T, W, b, sigma = weights
-    (h0,) = first
-    if not W.is_complex():
-        H, last = scan(x, weights, h0, run)
-        return H, (last,)
-    # A bias that is added to T x is complex, and becomes real pairs. A threshold is
-    # real, so `real_rows` does not change it.
-    b = None if b is None else real_rows(b)
-    weights = Weights(input_form(T, x), real_form(W), b, sigma)
-    H, last = scan(real_rows(x), weights, real_rows(h0), run)
-    return (None if H is None else complex_rows(H)), (complex_rows(last),)
 
 
 def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -20,7 +20,7 @@ from isometry._backend.nonlinearities import Sigma
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off, transforms
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State, forget_place
-from isometry.nn._scan import Weights, input_drive, scan_field
+from isometry.nn._scan import Weights, input_drive, scan
 from isometry.nn._sequence import Pass
 from isometry.parametrizations._coordinates import coordinates_of
 from isometry.parametrizations._fold import fold
@@ -208,10 +208,10 @@ class AbstractLoopCell(AbstractComparatorCell):
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
-    It uses the fast `scan_field`.
+    It uses the fast `scan`.
 
     Attributes:
-        sigma: the nonlinearity, in the form that `scan_field` takes.
+        sigma: the nonlinearity, in the form that `scan` takes.
     """
 
     sigma: Sigma
@@ -221,7 +221,8 @@ class AbstractDenseCell(AbstractComparatorCell):
         with autocast_off(x.device):
             W = self.recurrent_matrix()
         weights = Weights(self.weight_ih, W, self.bias, self.sigma)
-        return scan_field(x, weights, first, run)
+        H, last = scan(x, weights, first[0], run)
+        return H, (last,)
 
 
 @dataclass(eq=False, repr=False)
