@@ -250,3 +250,6 @@ def test_states_do_not_grow_or_fade(engine, rng):
 def test_says_what_is_not_usual():
     text = repr(ExpRNN(3, 5, 2, last_only=True, chunk=4, bidirectional=True))
     assert "3, 5, num_layers=2, bidirectional=True, last_only=True, chunk=4" in text
+    assert "3, 5, bias=False, init='haar'" in repr(
+        ExpRNN(3, 5, bias=False, init="haar")
+    )

@@ -3,10 +3,8 @@
 from isometry.nn._exp_rnn import ExpRNN, ExpRNNCell, ModReLU
 from isometry.nn._gated import ExpGRU, ExpLSTM
 from isometry.nn.comparators.eurnn import EURNN
-from isometry.nn.comparators.householder import HouseholderRNN
-from isometry.nn.comparators.lie import LieRNN
-from isometry.nn.comparators.scornn import ScoRNN, ScuRNN
-from isometry.nn.comparators.spectral import SpectralRNN
+from isometry.nn.comparators.factors import HouseholderRNN, SpectralRNN
+from isometry.nn.comparators.skew import LieRNN, ScoRNN, ScuRNN
 from isometry.nn.comparators.urnn import URNN, FullCapacityURNN
 
 __all__ = [

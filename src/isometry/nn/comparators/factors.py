@@ -1,15 +1,23 @@
-"""The recurrent network whose weight is a product of reflections."""
+"""Recurrent networks whose weight is a product of factors.
+
+`HouseholderRNN` multiplies reflections. `SpectralRNN` multiplies the factors of a
+singular value decomposition, with singular values within a margin of 1.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from isometry._backend.nonlinearities import Sigma
+from isometry._declare import record
 from isometry._orthonormal import unit_vectors
+from isometry._torch import autocast_off
+from isometry.groups import SO
 from isometry.linalg import householder
-from isometry.nn._recurrent import is_positive
+from isometry.nn._recurrent import Nonlinearity, check_choice, is_positive
 from isometry.nn.comparators.cell import AbstractComparator, AbstractDenseCell, Draw
 
 
@@ -86,3 +94,71 @@ class HouseholderRNN(AbstractComparator):
         for cell in self.cells:
             assert isinstance(cell, HouseholderCell)
             cell.renormalize_()
+
+
+class SpectralCell(AbstractDenseCell):
+    """One direction of one layer of `SpectralRNN`."""
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n, margin = self.hidden_size, self.options.margin
+        name, names = self.options.nonlinearity, get_args(Nonlinearity)
+        check_choice("nonlinearity", name, names, "'tanh' is usual.")
+        if not 0 <= margin <= 1:
+            raise ValueError(
+                f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
+                f"orthogonal."
+            )
+        self.sigma = Sigma(name)
+        self.weight_ih = draw.input_weight(n, self.input_size)
+        where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
+        U, V = SO(n).random(2, **where)
+        self.U, self.V = draw.parameter(U), draw.parameter(V)
+        record(self, "U", SO(n), guarded=True)
+        record(self, "V", SO(n), guarded=True)
+        self.p = draw.zeros(n)
+        self.bias = draw.zeros(n)
+
+    def singular_values(self) -> Tensor:
+        """The singular values of the weight."""
+        return 1 + self.options.margin * (2 * torch.sigmoid(self.p) - 1)
+
+    def recurrent_matrix(self) -> Tensor:
+        """The matrix W, whose singular values differ from 1 by at most the margin."""
+        with autocast_off(self.U.device):
+            return (self.U * self.singular_values()) @ self.V.mT
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SpectralRNN(AbstractComparator):
+    r"""A recurrent network whose weight has singular values within a margin $m$ of 1.
+
+    $$ h_t = \sigma(W h_{t-1} + T x_t + b), \qquad
+       W = U \operatorname{diag}(s)\, V^T, \quad
+       s = 1 + m\,(2 \operatorname{sigmoid}(p) - 1) \in (1 - m, 1 + m). $$
+
+    $U$ and $V$ are declared as points of $SO(n)$: give them to an optimizer of
+    `isometry.optim`, in the parameter groups that `isometry.param_groups` makes. With
+    any other optimizer they would leave the manifold, so the first step of such an
+    optimizer raises. $U$ and $V$ start at random (Haar) points, and $p$ starts at zero.
+    With $m = 0$ the weight is orthogonal and $p$ has no effect. The network is called
+    like `torch.nn.RNN`; a cell has one bias vector, which is the threshold if the
+    nonlinearity is modReLU.
+
+    Options that are not listed here have the same meaning as in `ExpRNN`, except that
+    `generator` is the source of all random initial values.
+
+    Args:
+        input_size: number of features of the input.
+        hidden_size: number of features of the state.
+        num_layers: number of layers; each reads the outputs of the previous layer.
+        margin: $m$, from 0 to 1.
+        nonlinearity: "tanh", "relu", "modrelu" or "identity".
+
+    References:
+        [VTKP17].
+    """
+
+    margin: float = 0.1
+    nonlinearity: Nonlinearity = "tanh"
+    cell_class = SpectralCell
