@@ -127,7 +127,14 @@ def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
         )
     sizes = _checked_sizes(packed.batch_sizes, len(x))
     for name in ("sorted_indices", "unsorted_indices"):
-        _check_order(getattr(packed, name), sizes[0], name)
+        order = getattr(packed, name)
+        # Check only the shape: to check the values here, the host would have to wait
+        # for the device. Torch's indexing checks them later.
+        if order is not None and tuple(order.shape) != sizes[:1]:
+            raise ValueError(
+                f"`input.{name}` must have one index for each of the {sizes[0]} "
+                f"sequences; got shape {tuple(order.shape)}. {_PACK}"
+            )
     return Rows(x, TimeSteps(sizes), packed, batch_first, batched=True)
 
 
@@ -147,16 +154,6 @@ def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
             f"sum {sum(sizes)}. {_PACK}"
         )
     return sizes
-
-
-def _check_order(order: Tensor | None, batch: int, name: str) -> None:
-    # Check only the shape: to check the values here, the host would have to wait for
-    # the device. Torch's indexing checks them later.
-    if order is not None and tuple(order.shape) != (batch,):
-        raise ValueError(
-            f"`input.{name}` must have one index for each of the {batch} sequences; "
-            f"got shape {tuple(order.shape)}. {_PACK}"
-        )
 
 
 def _is_index(x: Tensor) -> bool:

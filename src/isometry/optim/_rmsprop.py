@@ -106,7 +106,11 @@ class RiemannianRMSprop(AbstractRiemannian):
         v = square(g)
         before = state.get("square_avg", torch.full_like(v, start))
         v = v + before if group["sum_squares"] else v * (1 - alpha) + alpha * before
-        root = _root(v, group)
+        eps = group["eps"]
+        root = (v + eps).sqrt() if group["eps_inside"] else v.sqrt().add_(eps)
+        # The diagonal of a real skew matrix is 0. If eps and `initial_accumulator` are
+        # 0, the root is 0 there too, and the step would be 0 / 0.
+        root.clamp_(min=torch.finfo(root.dtype).tiny)
         if mu == 0:
             vectors = past.unused("momentum_buffer")
             return Update(g, -group["lr"] / root, vectors, {"square_avg": v}, start)
@@ -151,14 +155,6 @@ class RiemannianRMSprop(AbstractRiemannian):
         _reals(p).add_(update.scale * update.direction)
         for name, value in (update.vectors | update.squares).items():
             old[name].copy_(value)
-
-
-def _root(v: Tensor, group: ParamGroup) -> Tensor:
-    eps = group["eps"]
-    root = (v + eps).sqrt() if group["eps_inside"] else v.sqrt().add_(eps)
-    # The diagonal of a real skew matrix is 0. If eps and `initial_accumulator` are 0,
-    # the root is 0 there too, and the step would be 0 / 0.
-    return root.clamp_(min=torch.finfo(root.dtype).tiny)
 
 
 def _reals(X: Tensor) -> Tensor:
