@@ -1,4 +1,4 @@
-"""Maps that never form a matrix: the ones of uRNN and EURNN."""
+"""The networks that loop over time and never form a matrix: uRNN and EURNN."""
 
 from typing import Any
 
@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from isometry.nn import EURNN, URNN
+from isometry.nn.comparators import cell as cell_module
 from tests.nn import reference
-from tests.nn.comparators import assert_near_largest
+from tests.nn.comparators import CASES, INPUTS, N, assert_near_largest
 
 
 class Largest(TorchDispatchMode):
@@ -71,3 +72,22 @@ def test_blocks_are_the_product_of_an_fft(n):
     W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
     # the tolerance of the test above
     assert_near_largest(W, reference.eurnn_weight(cell, "fft"), tol=1.4e-15)
+
+
+@pytest.mark.parametrize("name", ["urnn", "eurnn"])
+def test_chunks_keep_the_states_between_them_alone(name, monkeypatch):
+    """Only the state between two chunks stays in memory until the backward pass.
+
+    It was a view of all states of its chunk, so all of them stayed: 3.3 MB for 400 time
+    steps of 8 kB in chunks of 20, where 0.2 MB are enough.
+    """
+    sizes, original = [], cell_module.checkpoint
+
+    def checkpoint(function: Any, x: Tensor, h: Tensor, *args: Any, **options: Any):
+        sizes.append(h.untyped_storage().nbytes() // h.element_size())
+        return original(function, x, h, *args, **options)
+
+    monkeypatch.setattr(cell_module, "checkpoint", checkpoint)
+    network = CASES[name].network(last_only=True, chunk=2)
+    network(torch.ones(6, 4, INPUTS, dtype=torch.float64))
+    assert sizes[1:] == [4 * N, 4 * N]

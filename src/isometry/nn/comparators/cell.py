@@ -200,7 +200,9 @@ class AbstractLoopCell(AbstractComparatorCell):
                 # the sequences from index `part.batch` on have ended before this chunk
                 ends.append(h[part.batch :])
                 args = x[rows], h[: part.batch], part
-                _, h = checkpoint(states_of, *args, use_reentrant=False)
+                _, last = checkpoint(states_of, *args, use_reentrant=False)
+                # `last` is a view; a copy does not keep all states of the chunk
+                h = last.clone()
             # the longest sequences come first in a batch, but end last
             return None, (torch.cat([h, *ends[::-1]]),)
 
