@@ -16,10 +16,12 @@ from isometry._backend.constants import HALVED_FROM, SIGMAS
 from isometry._backend.library import c_library, raw
 from isometry._backend.native import CRecurrence, native_backend
 from isometry._backend.recurrence import TimeSteps
-from isometry.groups._maps.exponential import rotation
+from isometry.groups import Exp
 from isometry.linalg._expm.schemes import SCHEMES, polynomial
 from isometry.linalg._skew import skew
 from tests.helpers import random_skew
+
+rotation = Exp().around
 
 REAL = [torch.float32, torch.float64]
 

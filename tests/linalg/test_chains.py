@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from isometry.groups import Pade
-from isometry.groups._maps.exponential import rotation
+from isometry.groups import Exp, Pade
 from isometry.linalg import (
     cayley,
     cayley_inverse,
@@ -27,6 +26,8 @@ from isometry.linalg import (
     polar,
     skew,
 )
+
+rotation = Exp().around
 
 Map = Callable[[Tensor], Tensor]
 ROW = torch.tensor([0])

@@ -9,9 +9,11 @@ from torch.testing import assert_close
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_map
 
-from isometry.groups._maps.exponential import rotation
+from isometry.groups import Exp
 from isometry.linalg import expm_skew, expm_skew_frechet, skew
 from tests.helpers import PlainSubclass, random_skew
+
+rotation = Exp().around
 
 
 class Wrapped(Tensor):
