@@ -26,10 +26,11 @@ from isometry.groups._maps.abstract import LONG_STEP
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
     from isometry.groups._manifold import AbstractManifold
-    from isometry.groups._stiefel import Stiefel
 
 #: tangent vectors in the state of an optimizer, keyed by name
 Vectors = dict[str, Tensor]
+#: by how much a vector is multiplied for a step: a number, or one for each entry
+Scale = float | Tensor
 
 # If a point has this defect or more, `settle` returns NaN, because the nearest
 # orthonormal matrix may not be the point that the step should have reached
@@ -55,9 +56,11 @@ class AbstractFrame(ABC):
     and imaginary parts.
     """
 
-    manifold: "AbstractManifold"
     #: number of steps after which rounding errors must be removed from a point
     polish_every: int
+
+    def __init__(self, manifold: "AbstractManifold") -> None:
+        self.manifold = manifold
 
     @abstractmethod
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
@@ -73,14 +76,9 @@ class AbstractFrame(ABC):
 
     @abstractmethod
     def advance(
-        self,
-        Q: Tensor,
-        V: Tensor,
-        scale: float | Tensor,
-        vectors: Vectors,
-        retraction: AbstractRetraction,
+        self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
     ) -> tuple[Tensor, Vectors]:
-        """The point reached from `Q` along `scale * V`, and `vectors` moved there.
+        """The point reached from `Q` by `phi` along `s * V`, and `vectors` moved there.
 
         The tensors in `vectors` may be overwritten. One of them may be `V` itself.
         """
@@ -126,23 +124,18 @@ class BodyFrame(AbstractFrame):
         return torch.mul(V, V, out=recycled(V.shape, V))
 
     def advance(
-        self,
-        Q: Tensor,
-        V: Tensor,
-        scale: float | Tensor,
-        vectors: Vectors,
-        retraction: AbstractRetraction,
+        self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
     ) -> tuple[Tensor, Vectors]:
-        """Retract the step `scale * V` at the identity, and multiply `Q` by the result.
+        """Retract the step `s * V` at the identity, and multiply `Q` by the result.
 
         Returns the new `Q`, and `vectors` unchanged.
         """
-        A = self.matrix(torch.mul(V, scale, out=recycled(V.shape, V)))
+        A = self.matrix(torch.mul(V, s, out=recycled(V.shape, V)))
         if not self.group.is_unrestricted:
             # An adaptive rule scales each entry separately, so A may have left the
             # algebra. In SU(n), for example, its trace may be nonzero.
             A = self.group.algebra_projection(A)
-        return self._move(Q, A, retraction), vectors
+        return self._move(Q, A, phi), vectors
 
     def _move(self, Q: Tensor, A: Tensor, retraction: AbstractRetraction) -> Tensor:
         if retraction.is_factor:
@@ -181,9 +174,6 @@ class AmbientFrame(AbstractFrame):
     # ends with a polish.
     polish_every = 1
 
-    def __init__(self, manifold: "AbstractManifold") -> None:
-        self.manifold = manifold
-
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """The Riemannian gradient."""
         # Copy, because the update rule may overwrite the result. A manifold defined by
@@ -197,20 +187,14 @@ class AmbientFrame(AbstractFrame):
         return (V * V).mean(tuple(range(-axes, 0)), keepdim=True)
 
     def advance(
-        self,
-        Q: Tensor,
-        V: Tensor,
-        scale: float | Tensor,
-        vectors: Vectors,
-        retraction: AbstractRetraction,
+        self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
     ) -> tuple[Tensor, Vectors]:
         """Move `Q` with the manifold's `step`, and `vectors` with its `transport`."""
-        E = self.matrix(scale * V)
-        P = self.manifold.step(Q, E, retraction)
-        return P, {
-            name: self.reals(self.manifold.transport(Q, P, self.matrix(F)))
-            for name, F in vectors.items()
-        }
+        P = self.manifold.step(Q, self.matrix(s * V), phi)
+        moved: Vectors = {}
+        for name, F in vectors.items():
+            moved[name] = self.reals(self.manifold.transport(Q, P, self.matrix(F)))
+        return P, moved
 
 
 class TallFrame(AbstractFrame):
@@ -244,39 +228,30 @@ class TallFrame(AbstractFrame):
 
     polish_every = 16
 
-    def __init__(self, manifold: "Stiefel") -> None:
-        self.manifold = manifold
-        self.n, self.k = manifold.shape
-
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         r"""Gradient in the canonical metric.
 
         $$ \Omega = U - U^H, \qquad E_\perp = G - Q U, \qquad U = Q^H G. $$
         """
+        count, n, k = Q.shape
         U = torch.bmm(Q.mH, G)
-        E = recycled((len(Q), self.n + self.k, self.k), Q)
-        torch.sub(U, U.mH, out=E[:, : self.k])
-        torch.baddbmm(G, Q, U, alpha=-1, out=E[:, self.k :])
+        E = recycled((count, n + k, k), Q)
+        torch.sub(U, U.mH, out=E[:, :k])
+        torch.baddbmm(G, Q, U, alpha=-1, out=E[:, k:])
         return self.reals(E)
 
     def square(self, V: Tensor) -> Tensor:
         r"""$\lVert E \rVert_F^2$ divided by the number of real numbers in $E$."""
         total = torch.linalg.vector_norm(V.flatten(1), dim=1).square_()
-        mean = total.div_(V[0, self.k :].numel())
-        return mean.view(-1, *[1] * (V.ndim - 1))
+        return total.div_(V[0, V.shape[2] :].numel()).view(-1, *[1] * (V.ndim - 1))
 
     def advance(
-        self,
-        Q: Tensor,
-        V: Tensor,
-        scale: float | Tensor,
-        vectors: Vectors,
-        retraction: AbstractRetraction,
+        self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
     ) -> tuple[Tensor, Vectors]:
         """Move `Q` by the retraction, and transport `vectors` in place."""
-        # If `lr` is a tensor, the dtype of `scale` can differ from the weight's dtype
-        s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
-        P, along_V = self._move(Q, V, s, retraction)
+        # If `lr` is a tensor, the dtype of `s` can differ from the weight's dtype
+        s = s.view(-1, 1, 1).to(V) if isinstance(s, Tensor) else s
+        P, along_V = self._move(Q, V, s, phi)
         for F in vectors.values():
             F_perp = self._split(F)[1]
             # the momentum is often V itself; then `_move` may have computed P^H F_perp
@@ -285,31 +260,31 @@ class TallFrame(AbstractFrame):
         return P, vectors
 
     def _move(
-        self, Q: Tensor, V: Tensor, s: float | Tensor, retraction: AbstractRetraction
+        self, Q: Tensor, V: Tensor, s: Scale, phi: AbstractRetraction
     ) -> tuple[Tensor, Tensor | None]:
         """The point `P` reached along `s * V`, and the product `P^H E_perp` or None.
 
         The product is a by-product of the formula for short steps. It is None if that
         formula was not used.
         """
-        k = self.k
         Omega, E_perp = self._split(V)
-        if not retraction.is_factor:
+        if not phi.is_factor:
             B, S = torch.bmm(Q.mH, E_perp), torch.bmm(E_perp.mH, E_perp)
-            X = _coefficients(s * Omega, s * B, s * s * S, retraction)
+            X = _coefficients(s * Omega, s * B, s * s * S, phi)
             if X is not None:
-                P = torch.baddbmm(Q, Q, X[:, :k], out=recycled(Q.shape, Q))
-                P.baddbmm_(E_perp, s * X[:, k:])
+                along_Q, across = X.split(Q.shape[2], 1)
+                P = torch.baddbmm(Q, Q, along_Q, out=recycled(Q.shape, Q))
+                P.baddbmm_(E_perp, s * across)
                 return P, B + X.mH @ torch.cat([B, s * S], -2)
         E = torch.baddbmm(E_perp, Q, Omega).mul_(s)
-        P = self.manifold.step(Q, E, retraction)
-        if not retraction.is_factor:
+        P = self.manifold.step(Q, E, phi)
+        if not phi.is_factor:
             P = settle(P, torch.linalg.matrix_norm(E))
         return P, None
 
     def _split(self, V: Tensor) -> tuple[Tensor, Tensor]:
-        X = self.matrix(V)
-        return X[:, : self.k], X[:, self.k :]
+        X, k = self.matrix(V), V.shape[2]
+        return X[:, :k], X[:, k:]
 
 
 def _coefficients(
