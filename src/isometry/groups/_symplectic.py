@@ -1,25 +1,19 @@
 """The compact symplectic group: unitary matrices over the quaternions."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from isometry._checks import unitary_bound
 from isometry._orthonormal import identity, newton_schulz, unitarity_defect
-from isometry._torch import is_fake
+from isometry._torch import is_fake, refuse_nested_forward_mode
 from isometry.groups._basis import gaussian
 from isometry.groups._group import AbstractClassicalGroup, lower_triangle
-from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
-from isometry.linalg._skew import skew_eigh
-
-# Angles near pi or -pi get their signs from `Sp._sign`. `_largest_gap` chooses which
-# distance still counts as near, between these two numbers. Smaller numbers would work
-# too.
-_NEAR_PI = (0.05, 0.1)
+from isometry.linalg._logm import Logm, QuarterTurn, principal
 
 
 @dataclass(frozen=True)
@@ -74,51 +68,32 @@ class Sp(AbstractClassicalGroup):
     def algebra_log(self, Q: Tensor) -> Tensor:
         r"""The principal logarithm, except for the signs of angles near $\pi$.
 
-        The result $A$ is in sp(n). For $\theta$ near $\pi$, $e^{i\theta}$ and
+        The result is in sp(n). For $\theta$ near $\pi$, $e^{i\theta}$ and
         $e^{-i\theta}$ are nearly equal, so rounding mixes their eigenvectors, and the
-        principal logarithm may not be in the algebra. Take the quaternionic subspace
-        spanned by the eigenvectors with angles near $\pm\pi$. On it, $Q = -e^L$ with a
-        small $L$, and $A = L + i \pi s$. Here $s$ is the matrix sign of $iL$ or, where
-        $iL$ is zero, of any other element of $i \mathfrak{sp}(n)$.
+        principal logarithm may not be in the algebra. `_quarter_turn` chooses the signs
+        of these angles such that it is.
         """
-        with torch.no_grad():
-            A = self._quaternionic_log(Q)
-        return self.algebra_projection(with_derivative(Q, A))
+        refuse_nested_forward_mode("algebra_log")
+        # the signs depend on the numbers, which fake tensors do not have
+        A = logm_unitary(Q) if is_fake(Q) else _Log.apply(Q, self._quarter_turn)
+        return self.algebra_projection(A)
 
-    def _quaternionic_log(self, Q: Tensor) -> Tensor:
-        """The logarithm that `algebra_log` defines, without its derivative."""
-        A = logm_unitary(Q)
-        theta, V, finite = skew_eigh(A)
-        border = (theta.abs() > _largest_gap(theta))[..., None, :]
-        if not is_fake(A) and not border.any():
-            return A
-        outer, inner = torch.where(border, V, 0), torch.where(border, 0, V)
-        inside = (inner * (1j * theta)[..., None, :]) @ inner.mH
-        # projection onto the quaternionic subspace spanned by the eigenvectors with
-        # angles near pi or -pi
-        Pi = self._quaternionic_part(outer @ outer.mH)
-        eye = identity(Q)
-        exp_L = eye - Pi - Pi @ torch.where(finite, Q, eye) @ Pi
-        L = self.algebra_projection(logm_unitary(newton_schulz(exp_L)))
-        log = inside + L + 1j * math.pi * self._sign(L, outer)
-        return torch.where(border.any(-1, keepdim=True), log, A)
+    def _quarter_turn(self, S: Tensor, W: Tensor) -> Tensor:
+        r"""Skew unitary J with $S = J |S|$, where `S` is in sp(n) on the span of `W`.
 
-    def _sign(self, L: Tensor, frame: Tensor) -> Tensor:
-        """Hermitian s in i sp(n): sign(iL) on the span of `frame`, and 0 elsewhere.
-
-        Where iL is zero up to rounding, the tiny matrix `generic` determines the signs.
+        Where S is zero up to rounding, the tiny matrix `generic` determines J.
         """
-        generic = torch.finfo(L.dtype).eps * _generic(self.n).to(L)
-        M = frame.mH @ (1j * L + generic) @ frame
-        eigenvalues, W = torch.linalg.eigh((M + M.mH) / 2)
-        V = frame @ W
-        s = (V * eigenvalues.sgn()[..., None, :]) @ V.mH
-        s = 1j * self.algebra_projection(-1j * s)
-        # The projection moves the eigenvalues of s away from 1 and -1. Each pass of the
+        generic = torch.finfo(S.dtype).eps * _generic(self.n).to(S)
+        # S is in sp(n) only up to rounding, which must not choose a sign
+        M = W.mH @ (generic - 1j * self.algebra_projection(W @ S @ W.mH)) @ W
+        sines, V = torch.linalg.eigh((M + M.mH) / 2)
+        V = W @ V
+        J = self.algebra_projection((V * (1j * sines.sgn())[..., None, :]) @ V.mH)
+        # The projection moves the eigenvalues of J away from i and -i. Each pass of the
         # loop squares their error.
         for _ in range(5):
-            s = s + (s - s @ s @ s) / 2
-        return s
+            J = J + (J + J @ J @ J) / 2
+        return W.mH @ J @ W
 
     def torus(self, theta: Tensor) -> Tensor:
         r"""$\operatorname{diag}(i \theta, -i \theta)$."""
@@ -157,22 +132,12 @@ def _quaternionic(P: Tensor, S: Tensor) -> Tensor:
     return torch.cat([top, bottom], -2).resolve_conj()
 
 
-def _largest_gap(theta: Tensor) -> Tensor:
-    r"""The middle of the largest gap between the $|\theta|$ in an interval below $\pi$.
+class _Log(Logm):
+    """The logarithm, with a function that chooses the signs of angles near pi."""
 
-    `_NEAR_PI` gives the ends of the interval, which count as values of $|\theta|$. The
-    result is the border between the angles near $\pm\pi$ and the others. If the border
-    were a fixed number, rounding could put $\theta$ on one side and $-\theta$ on the
-    other, or separate two equal angles, whose eigenvectors are mixed. Then the
-    eigenvectors on one side would not span a quaternionic subspace.
-    """
-    low, high = (math.pi - distance for distance in reversed(_NEAR_PI))
-    ascending = theta.abs().clamp(low, high).sort(-1).values
-    ends = torch.nn.functional.pad(ascending, (1, 0), value=low)
-    ends = torch.nn.functional.pad(ends, (0, 1), value=high)
-    gaps = ends.diff(dim=-1)
-    index = gaps.argmax(-1, keepdim=True)
-    return ends.gather(-1, index) + gaps.gather(-1, index) / 2
+    @staticmethod
+    def forward(Q: Tensor, turn: QuarterTurn) -> Tensor:
+        return principal(Q, unitary_bound(Q.shape[-1], Q.dtype), turn)
 
 
 def _generic(n: int) -> Tensor:

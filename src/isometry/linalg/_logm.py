@@ -13,6 +13,7 @@ above a threshold between $\pi / 2$ and $2 \pi / 3$, which is chosen for each ma
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,6 +34,10 @@ from isometry.linalg._skew import rotation_planes, skew_eigh
 # function of the cosine has a slope of at most 3, so it hardly magnifies rounding
 # errors. For larger angles, pi - theta is used instead of theta.
 _WINDOW = (-0.5, 0.0)
+
+# turn(S, W) is a skew unitary J with S = J |S|; see `_quarter_turn`. S is the skew part
+# of Q on the span of the orthonormal columns of W.
+QuarterTurn = Callable[[Tensor, Tensor], Tensor]
 
 
 def logm_unitary(Q: Square) -> Square:
@@ -95,15 +100,7 @@ class Logm(Implicit):
 
     @staticmethod
     def forward(Q: Tensor, bound: float) -> Tensor:
-        n = Q.shape[-1]
-        # `reshape(-1, n, n)` would be ambiguous for n = 0
-        flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)
-        finite = is_finite(flat)
-        safe = torch.where(finite, flat, identity(Q))
-        _check_unitary(safe, bound)
-        nan = complex(math.nan, math.nan) if Q.is_complex() else math.nan
-        A = torch.where(finite, _principal(safe), nan)
-        return A.reshape(Q.shape)
+        return principal(Q, bound, _quarter_turn)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
@@ -114,6 +111,19 @@ class Logm(Implicit):
     def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
         Q, A = ctx.saved_tensors
         return Dlogm.apply(A, Q.mH @ grad_inputs[0])
+
+
+def principal(Q: Tensor, bound: float, turn: QuarterTurn) -> Tensor:
+    """The principal logarithm, without a derivative; NaN where `Q` is not finite."""
+    n = Q.shape[-1]
+    # `reshape(-1, n, n)` would be ambiguous for n = 0
+    flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)
+    finite = is_finite(flat)
+    safe = torch.where(finite, flat, identity(Q))
+    _check_unitary(safe, bound)
+    nan = complex(math.nan, math.nan) if Q.is_complex() else math.nan
+    A = torch.where(finite, _principal(safe, turn), nan)
+    return A.reshape(Q.shape)
 
 
 def _adjoint(Q: Tensor, A: Tensor, G: Tensor) -> Tensor:
@@ -192,7 +202,7 @@ def _upper(A: Tensor, E: Tensor) -> Tensor:
     return torch.cat([top, bottom], -2)
 
 
-def _principal(Q: Tensor) -> Tensor:
+def _principal(Q: Tensor, turn: QuarterTurn) -> Tensor:
     """The logarithm of the finite unitary matrices `Q`, of shape (batch, n, n)."""
     S = (Q - Q.mH) / 2
     # the cosines are in ascending order, so the angles nearest to pi come first
@@ -214,11 +224,11 @@ def _principal(Q: Tensor) -> Tensor:
             W = V[at][..., :s]
             S_far = W.mH @ S[at] @ W
             S_far = (S_far - S_far.mH) / 2
-            # On the span of W, let J be `_quarter_turn(S_far)`. The logarithm there is
+            # On the span of W, let J be `turn(S_far, W)`. The logarithm there is
             # log(-Q) + pi J. D is this logarithm minus the part that M already holds.
             scale = _angle_over_sine(-cosines[at, :s]) + ratio[at, :s]
             scale = (scale[..., :, None] + scale[..., None, :]) / 2
-            D = math.pi * _quarter_turn(S_far) - scale * S_far
+            D = math.pi * turn(S_far, W) - scale * S_far
             M[at] += W @ D @ W.mH
     return (M - M.mH) / 2
 
@@ -239,7 +249,7 @@ def _angle_over_sine(cosine: Tensor) -> Tensor:
     return 1 / torch.sinc(theta / math.pi)
 
 
-def _quarter_turn(S: Tensor) -> Tensor:
+def _quarter_turn(S: Tensor, _basis: Tensor) -> Tensor:
     r"""Skew unitary $J$ with $S = J |S|$, for the skew part $S$ of a unitary matrix.
 
     The eigenvalues of $-iS$ are the sines of the angles. On the vectors that $S$ maps
