@@ -138,6 +138,15 @@ def check_batch(batch: tuple[int, ...]) -> None:
         )
 
 
+def check_joined(apart: Tensor, facts: str, remedy: str) -> None:
+    """Raise if any pair of points is `apart`, that is, in different components."""
+    if apart.any():
+        raise ValueError(
+            f"`P` must be in the component of `Q`; got {facts} ({int(apart.sum())} of "
+            f"{apart.numel()} pairs), which no geodesic joins. Negate {remedy}."
+        )
+
+
 def unitary_bound(n: int, dtype: torch.dtype) -> float:
     r"""Largest defect accepted as rounding: $10\, n \max(4, \sqrt n)\, \varepsilon$.
 

@@ -198,8 +198,7 @@ def _cross(v: Tensor) -> Tensor:
     """The matrix K such that K u is the cross product of v and u."""
     x, y, z = v.unbind(-1)
     o = torch.zeros_like(x)
-    entries = torch.stack([o, -z, y, z, o, -x, -y, x, o], -1)
-    return entries.unflatten(-1, (3, 3))
+    return torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))
 
 
 def _square(v: Tensor) -> Tensor:

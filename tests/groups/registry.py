@@ -18,7 +18,7 @@ from isometry.groups import (
     Torus,
     U,
 )
-from isometry.groups._basis import arrays, basis
+from isometry.groups._derived import arrays, basis
 from isometry.linalg import skew
 
 

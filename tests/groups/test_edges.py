@@ -17,10 +17,10 @@ from isometry.groups import (
     Stiefel,
     Torus,
     U,
-    _group_log,
+    _derived,
     _stiefel_log,
 )
-from isometry.groups._basis import basis
+from isometry.groups._derived import basis
 from isometry.linalg import expm_skew
 from isometry.testing._case import Case
 from isometry.testing._points import methods
@@ -102,7 +102,7 @@ def test_logarithm_of_a_rotation_between_quadrupoles(
     A rotation by 3 turns quadrupoles by 6; the principal logarithm says 6 - 2 pi.
     """
     if start == "random":
-        monkeypatch.setattr(_group_log, "torus_log", lambda *_, **__: None)
+        monkeypatch.setattr(_derived, "torus_log", lambda *_, **__: None)
     group = Quadrupole()
     X = torch.zeros(5, 5, dtype=torch.float64)
     X[1, 0] = 3.0

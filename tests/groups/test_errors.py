@@ -48,7 +48,7 @@ def test_the_sphere_has_a_dimension():
 
 @pytest.mark.parametrize("k", [-1, 4])
 def test_columns_are_at_most_rows(k):
-    with pytest.raises(ValueError, match=rf"`k` must be between 0 and n = 3; got {k}"):
+    with pytest.raises(ValueError, match=rf"`k` must be .* below n = 3; got {k}"):
         Stiefel(3, k)
 
 
@@ -253,7 +253,9 @@ def test_only_some_retractions_have_coordinates(name):
 
 
 def test_a_group_need_not_know_its_torus():
-    with pytest.raises(ValueError, match=r"maximal torus; .* no method `torus`"):
+    with pytest.raises(
+        ValueError, match=r"torus; .* defines no .* in a group, `torus`"
+    ):
         Quadrupole().torus(torch.zeros(1))
     assert Quadrupole().rank is None
     assert Product(SO(3), Quadrupole()).rank is None

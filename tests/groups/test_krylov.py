@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from isometry.groups._basis import gaussian
+from isometry.groups._derived import gaussian
 from isometry.linalg._expm.angles import krylov_norm
 from tests.helpers import DTYPES, eps
 

@@ -224,7 +224,7 @@ def test_not_a_module():
 
 
 def test_stiefel_of_a_wide_shape():
-    with pytest.raises(ValueError, match="`k` must be between 0 and n = 3; got 5"):
+    with pytest.raises(ValueError, match=r"`k` must be .* below n = 3; got 5"):
         Stiefel(3, 5)
 
 

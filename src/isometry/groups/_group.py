@@ -11,14 +11,13 @@ from torch import Tensor
 from isometry._checks import check_size, is_finite
 from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry._torch import autocast_off, constant_in_graphs
-from isometry.groups._basis import apply, basis, gaussian
+from isometry.groups._derived import apply, basis, derived_log, gaussian
 from isometry.groups._frames import BodyFrame
-from isometry.groups._group_log import derived_log
-from isometry.groups._manifold import EXP, AbstractManifold
-from isometry.groups._maps import AbstractRetraction, RetractionLike
+from isometry.groups._manifold import EXP, AbstractManifold, Base
+from isometry.groups._maps import AbstractMap, AbstractRetraction, RetractionLike
+from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import nearest_rotation
-from isometry.groups._unrestricted import AbstractUnrestricted
-from isometry.linalg import expm_skew, logm_unitary, skew
+from isometry.linalg import expm_skew, logm_unitary, polar, skew
 from isometry.linalg._expm.angles import krylov_norm, spectral_norm
 
 # Number of factors in the random walk of `random`. Under the Haar measure, the mean of
@@ -109,11 +108,7 @@ class AbstractGroup(AbstractManifold):
         By default this raises an error, because the torus does not follow from
         `algebra`.
         """
-        del theta
-        raise ValueError(
-            f"`theta` must be the angles of a maximal torus; {self} has no method "
-            f"`torus`. Define it in the class."
-        )
+        return super().from_angles(theta)
 
     def from_angles(self, theta: Tensor) -> Tensor:
         """Exponential of the element of a maximal torus with the angles `theta`."""
@@ -188,7 +183,7 @@ class AbstractGroup(AbstractManifold):
         r"""$\pi$ minus the largest angle of the skew matrix $Q^H E$."""
         return math.pi - spectral_norm(Q.mH @ E)
 
-    def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
+    def largest_angle(self, X: Tensor, B: Base) -> Tensor:
         """Estimate of the largest angle of the skew matrix with coordinates `X`.
 
         For Gaussian coordinates the estimate is up to 10 percent too large. It was
@@ -216,18 +211,15 @@ class AbstractGroup(AbstractManifold):
         theta = torch.linalg.eigvalsh(-1j * torch.where(finite, A, 0))
         return torch.where(finite[..., 0], theta, math.nan)
 
-    def point(
-        self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
-    ) -> Tensor:
+    def point(self, X: Tensor, B: Base, retraction: RetractionLike = EXP) -> Tensor:
         r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra.
 
         Here $\phi$ is the retraction at the identity.
         """
         # Every read of a weight calls this method, with a map that was checked before.
         # Skip `resolve` in that case, because it takes time.
-        if not isinstance(retraction, AbstractRetraction) or not isinstance(
-            retraction, self.maps
-        ):
+        is_checked = isinstance(retraction, self.maps)
+        if not is_checked or not isinstance(retraction, AbstractRetraction):
             retraction = self.resolve(retraction)
         if self.is_unrestricted:
             return retraction.around(X, B)
@@ -236,7 +228,7 @@ class AbstractGroup(AbstractManifold):
             return Q if B is None else B @ Q
 
     def coordinates(
-        self, P: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
+        self, P: Tensor, B: Base, retraction: RetractionLike = EXP
     ) -> Tensor:
         r"""Coordinates of an $A$ in the Lie algebra with $B\,\phi(A) = P$.
 
@@ -311,6 +303,37 @@ class AbstractClassicalGroup(AbstractGroup):
     def torus(self, theta: Tensor) -> Tensor:
         r"""$\operatorname{diag}(i \theta)$."""
         return torch.diag_embed(1j * theta)
+
+
+class AbstractUnrestricted(AbstractManifold):
+    """A manifold of all matrices of one shape with orthonormal columns.
+
+    SO, which also needs a positive determinant, overrides the methods that depend on
+    the determinant.
+    """
+
+    is_unrestricted = True
+    maps = (AbstractMap,)
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The polar factor of `X`.
+
+        If `X` is square, real and invertible, the determinants of `X` and of the result
+        have the same sign.
+        """
+        return polar(X)
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """One Newton-Schulz step, which removes the rounding error."""
+        return newton_schulz(Q)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^H Q - I \rVert_F$."""
+        return unitarity_defect(Q)
+
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Uniformly distributed points: Q factors of Gaussian matrices."""
+        return q_factor(self.gaussian(*batch, **options))
 
 
 class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):

@@ -29,6 +29,9 @@ from isometry.groups._precision import AbstractFullPrecision
 
 EXP = Exp()
 
+#: the base point of coordinates; None stands for the origin
+Base = Tensor | None
+
 
 class AbstractManifold(AbstractFullPrecision, ABC):
     r"""A compact manifold of matrices or vectors, with its metric.
@@ -118,12 +121,12 @@ class AbstractManifold(AbstractFullPrecision, ABC):
         """The origin, moved by the element of a maximal torus with angles `theta`."""
         del theta
         raise ValueError(
-            f"`theta` must be the angles of a maximal torus; {self} has no such torus. "
-            f"Use `random` or `origin`, or define `rank` and `from_angles` or, in a "
-            f"group, `torus`."
+            f"`theta` must be the angles of a maximal torus; {self} defines no such "
+            f"torus. Use `random` or `origin`, or define `rank` and `from_angles` or, "
+            f"in a group, `torus`."
         )
 
-    def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
+    def largest_angle(self, X: Tensor, B: Base) -> Tensor:
         """Largest angle by which the coordinates `X` rotate `B`, or an estimate."""
         B = self._base(B, like=X)
         return math.pi - self.border_distance(B, self.project(B, X))
@@ -133,9 +136,7 @@ class AbstractManifold(AbstractFullPrecision, ABC):
         del X
 
     @abstractmethod
-    def point(
-        self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
-    ) -> Tensor:
+    def point(self, X: Tensor, B: Base, retraction: RetractionLike = EXP) -> Tensor:
         """The point with free coordinates `X` around the base `B`.
 
         The coordinates of `B` itself are zero. If `B` is None, the base is `origin`,
@@ -143,7 +144,7 @@ class AbstractManifold(AbstractFullPrecision, ABC):
         """
 
     def coordinates(
-        self, P: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
+        self, P: Tensor, B: Base, retraction: RetractionLike = EXP
     ) -> Tensor:
         """The free coordinates around `B` that `point` maps to `P`.
 
@@ -200,7 +201,7 @@ class AbstractManifold(AbstractFullPrecision, ABC):
         columns = torch.eye(self.shape[0], math.prod(self.shape[1:]), **options)
         return columns.reshape(self.shape).repeat(*batch, *[1] * len(self.shape))
 
-    def _base(self, B: Tensor | None, *, like: Tensor) -> Tensor:
+    def _base(self, B: Base, *, like: Tensor) -> Tensor:
         """`B`, or the origin if `B` is None, expanded to the shape of `like`."""
         B = self.origin(dtype=like.dtype, device=like.device) if B is None else B
         return B.expand_as(like)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._checks import check_joined
 from isometry._orthonormal import unitarity_defect
 from isometry.groups._group import AbstractUnrestrictedGroup
 from isometry.groups._nearest import determinant, nearest_rotation, turn_last_column
@@ -60,8 +61,7 @@ class SO(AbstractOrthogonal):
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$\lVert Q^T Q - I \rVert_F$, and infinity if the determinant is negative."""
-        reflection = determinant(Q) < 0
-        return torch.where(reflection, math.inf, unitarity_defect(Q))
+        return torch.where(determinant(Q) < 0, math.inf, unitarity_defect(Q))
 
     def refusal(
         self, Q: Tensor, bound: float, dtype: torch.dtype, *, name: str, projection: str
@@ -82,8 +82,7 @@ class SO(AbstractOrthogonal):
             return ValueError(
                 f"`{name}` must have determinant 1 to be a point of {self}; got "
                 f"determinant -1 ({int(reflection.sum())} of {reflection.numel()} "
-                f"matrices). Negate a column, or use `O({self.n})`, which has both "
-                f"determinants."
+                f"matrices). Negate a column, or use `O({self.n})`, which has both."
             )
         return super().refusal(Q, bound, dtype, name=name, projection=projection)
 
@@ -115,10 +114,6 @@ class O(AbstractOrthogonal):  # noqa: E742 - the group's name in every textbook
             return super().log(Q, P)
         except ValueError:
             apart = determinant(Q.mT @ P) < 0
-            if not apart.any():
-                raise
-            raise ValueError(
-                f"`P` must be in the component of `Q`; got determinants of opposite "
-                f"signs ({int(apart.sum())} of {apart.numel()} pairs), which no "
-                f"geodesic joins. Negate one column of `P`."
-            ) from None
+            facts = "determinants of opposite signs"
+            check_joined(apart, facts, "one column of `P`")
+            raise

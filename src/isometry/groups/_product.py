@@ -65,8 +65,7 @@ class Product(AbstractGroup):
     def rank(self) -> int | None:
         """The sum of the factors' ranks; None if a factor has no rank."""
         ranks = [factor.rank for factor in self.factors]
-        known = [rank for rank in ranks if rank is not None]
-        return sum(known) if len(known) == len(ranks) else None
+        return None if None in ranks else sum(rank or 0 for rank in ranks)
 
     def algebra(self, X: Tensor) -> Tensor:
         """Elements of the factors' algebras, from the blocks on the diagonal of `X`."""
@@ -119,8 +118,7 @@ class Product(AbstractGroup):
 
     def _blocks(self, X: Tensor) -> list[Tensor]:
         sizes = [factor.size for factor in self.factors]
-        rows = X.split(sizes, -2)
-        return [row.split(sizes, -1)[i] for i, row in enumerate(rows)]
+        return [row.split(sizes, -1)[i] for i, row in enumerate(X.split(sizes, -2))]
 
     def _each(self, method: str, X: Tensor, *args: Any) -> Tensor:
         """Apply a method of each factor to its block of `X`, and join the results."""

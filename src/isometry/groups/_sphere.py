@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_size
+from isometry._checks import check_joined, check_size
 from isometry._orthonormal import unit_vectors
 from isometry._torch import is_fake, transforms
-from isometry.groups._manifold import EXP, AbstractManifold
+from isometry.groups._manifold import EXP, AbstractManifold, Base
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 
 
@@ -67,7 +67,10 @@ class Sphere(AbstractManifold):
         If `P = -Q`, all directions lead from `Q` to `P`, and one of them is chosen.
         """
         self.check_tensors(Q=Q, P=P)
-        self._check_component(Q, P)
+        # Fake tensors have no values, and inside torch.func values cannot be read. In
+        # these cases, the logarithm between the two components is NaN.
+        if not (self.is_connected or is_fake(Q) or transforms()):
+            check_joined((Q * P < 0)[..., 0], "opposite numbers", "`P`")
         # project twice: for opposite points the first projection gives mostly rounding
         # errors, and the second makes them tangent
         across = self.project(Q, self.project(Q, P))
@@ -92,19 +95,6 @@ class Sphere(AbstractManifold):
         near, far = torch.where(opposite, 0, across), torch.where(opposite, other, 0)
         return near * ratio + far * angle
 
-    def _check_component(self, Q: Tensor, P: Tensor) -> None:
-        # Fake tensors have no values, and inside torch.func values cannot be read. In
-        # these cases, the logarithm between the two components is NaN.
-        if self.is_connected or is_fake(Q) or transforms():
-            return
-        apart = (Q * P < 0)[..., 0]
-        if apart.any():
-            raise ValueError(
-                f"`P` must be in the component of `Q`; got opposite numbers "
-                f"({int(apart.sum())} of {apart.numel()} pairs), which no geodesic "
-                f"joins. Negate `P`."
-            )
-
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         """The curvature is 1 for any plane."""
         del F
@@ -115,9 +105,7 @@ class Sphere(AbstractManifold):
         del Q
         return math.pi - torch.linalg.vector_norm(E, dim=-1)
 
-    def point(
-        self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
-    ) -> Tensor:
+    def point(self, X: Tensor, B: Base, retraction: RetractionLike = EXP) -> Tensor:
         """The retraction along the tangent part of `X`."""
         B = self._base(B, like=X)
         return self.retract(B, self.project(B, X), retraction)

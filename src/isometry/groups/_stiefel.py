@@ -10,13 +10,13 @@ from torch.autograd.function import once_differentiable
 
 from isometry._checks import check_size
 from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
-from isometry.groups._manifold import EXP
+from isometry.groups._group import AbstractUnrestricted
+from isometry.groups._manifold import EXP, Base
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import normal_part
 from isometry.groups._orthogonal import O
 from isometry.groups._stiefel_log import stiefel_log
 from isometry.groups._unitary import U
-from isometry.groups._unrestricted import AbstractUnrestricted
 from isometry.linalg._expm.angles import spectral_norm
 
 
@@ -52,16 +52,12 @@ class Stiefel(AbstractUnrestricted):
 
     def __post_init__(self) -> None:
         check_size(self.n)
-        if not isinstance(self.k, int) or not 0 <= self.k <= self.n:
-            raise ValueError(
-                f"`k` must be between 0 and n = {self.n}; got {self.k}. "
-                f"Orthonormal rows are the transposed points of Stiefel(k, n)."
-            )
-        if self.k == self.n:
+        if not isinstance(self.k, int) or not 0 <= self.k < self.n:
             group = "U" if self.is_complex else "O"
             raise ValueError(
-                f"`k` must be below n = {self.n}; got {self.k}. Square matrices are "
-                f"the group `{group}({self.n})`."
+                f"`k` must be at least 0 and below n = {self.n}; got {self.k}. Square "
+                f"matrices are the group `{group}({self.n})`. Orthonormal rows are the "
+                f"transposed points of Stiefel(k, n)."
             )
 
     @property
@@ -169,9 +165,7 @@ class Stiefel(AbstractUnrestricted):
         """
         return math.pi - spectral_norm(_skew_in_span(Q, E))
 
-    def point(
-        self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
-    ) -> Tensor:
+    def point(self, X: Tensor, B: Base, retraction: RetractionLike = EXP) -> Tensor:
         """The retraction of `B` along `X`; the normal part of `X` has no effect."""
         return self.resolve(retraction).tall(X, B)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from isometry._checks import check_has_numbers, is_finite
 from isometry._orthonormal import newton_schulz
 from isometry._torch import refuse_nested_forward_mode
+from isometry.groups._derived import gaussian
 from isometry.groups._nearest import determinant, normal_part
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
@@ -100,10 +101,23 @@ class _StiefelLog(Implicit):
 
     @staticmethod
     def forward(Q: Tensor, P: Tensor) -> Tensor:
-        n, k = Q.shape[-2:]
-        # `reshape(-1, n, k)` would be ambiguous for empty matrices
-        flat = (math.prod(Q.shape[:-2]), n, k)
-        return _logarithm(Q.reshape(flat), P.reshape(flat)).reshape(Q.shape)
+        if Q.numel() == 0:
+            return torch.zeros_like(Q)
+        shape, (n, k) = Q.shape, Q.shape[-2:]
+        Q, P = Q.reshape(-1, n, k), P.reshape(-1, n, k)
+        finite = is_finite(Q) & is_finite(P)
+        eye = torch.eye(n, k, dtype=Q.dtype, device=Q.device)
+        Q, P = torch.where(finite, Q, eye), torch.where(finite, P, eye)
+        # The search uses coordinates in an orthonormal basis of the span of Q and P.
+        # Decompose Q and P together. The part of P that is orthogonal to Q may not have
+        # full rank, so it cannot be decomposed alone.
+        N = torch.linalg.qr(torch.cat([Q, P], -1)).Q[..., k:]
+        # The columns of P are in the span of Q and N only up to rounding. The
+        # Newton-Schulz step makes the columns of V orthonormal again.
+        V = newton_schulz(torch.cat([Q.mH @ P, N.mH @ P], -2))
+        E = _search(V)
+        E = Q @ E[..., :k, :] + N @ E[..., k:, :]
+        return torch.where(finite, E, math.nan).reshape(shape)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,28 +144,6 @@ class _StiefelLog(Implicit):
         return _Solve.apply(Q, E, image) - tangency_term
 
 
-def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
-    """Logarithms at `Q` of `P`, both of shape `(m, n, k)`.
-
-    The search uses coordinates in an orthonormal basis of the span of Q and P. The
-    result is converted back.
-    """
-    n, k = Q.shape[-2:]
-    if Q.numel() == 0:
-        return torch.zeros_like(Q)
-    finite = is_finite(Q) & is_finite(P)
-    eye = torch.eye(n, k, dtype=Q.dtype, device=Q.device)
-    Q, P = torch.where(finite, Q, eye), torch.where(finite, P, eye)
-    # Decompose Q and P together. The part of P that is orthogonal to Q may not have
-    # full rank, so it cannot be decomposed alone.
-    N = torch.linalg.qr(torch.cat([Q, P], -1)).Q[..., k:]
-    # The columns of P are in the span of Q and N only up to rounding. The Newton-Schulz
-    # step makes the columns of V orthonormal again.
-    V = newton_schulz(torch.cat([Q.mH @ P, N.mH @ P], -2))
-    E = _search(V)
-    return torch.where(finite, Q @ E[..., :k, :] + N @ E[..., k:, :], math.nan)
-
-
 def _turn(V: Tensor, k: int) -> Tensor:
     """First k columns of log V, once the other columns of V have been rotated.
 
@@ -175,8 +167,7 @@ def _search(V: Tensor) -> Tensor:
     k = V.shape[-1]
     whole = _completion(V)
     E, rest = _shoot(_turn(whole, k), V)
-    rng = torch.Generator().manual_seed(1)
-    for _ in range(_RESTARTS):
+    for i in range(_RESTARTS):
         far = rest > _FAR * k
         if not far.any():
             break
@@ -184,8 +175,8 @@ def _search(V: Tensor) -> Tensor:
         # oscillate. Complete V with other columns, which may lead to another geodesic,
         # and start again.
         columns = whole[far][..., k:]
-        shape = (len(columns), columns.shape[-1], columns.shape[-1])
-        X = torch.randn(shape, dtype=V.dtype, generator=rng, device="cpu").to(V.device)
+        count, _, m = columns.shape
+        X = gaussian(count, m, m, dtype=V.dtype, seed=i).to(V.device)
         other = torch.cat([V[far], columns @ expm_skew(X - X.mH)], -1)
         E[far], rest[far] = _shoot(_turn(other, k), V[far])
     if bool((rest > _FAR * k).any()):

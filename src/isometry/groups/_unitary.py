@@ -8,18 +8,13 @@ import torch
 from torch import Tensor
 
 from isometry._checks import nan_unless_finite
-from isometry._orthonormal import (
-    identity,
-    newton_schulz,
-    unit_vectors,
-    unitarity_defect,
-)
+from isometry._orthonormal import newton_schulz, unit_vectors, unitarity_defect
+from isometry.groups._derived import with_derivative
 from isometry.groups._group import (
     AbstractClassicalGroup,
     AbstractUnrestrictedGroup,
     lower_triangle,
 )
-from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import QR, AbstractRetraction, Exp, Polar
 from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import determinant, turn_last_column
@@ -125,8 +120,7 @@ class SU(AbstractClassicalGroup):
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""The larger of $\lVert Q^H Q - I \rVert_F$ and $|\det Q - 1|$."""
-        wrong_phase = (determinant(Q) - 1).abs()
-        return torch.maximum(unitarity_defect(Q), wrong_phase)
+        return torch.maximum(unitarity_defect(Q), (determinant(Q) - 1).abs())
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples from the Haar measure."""
@@ -194,8 +188,8 @@ class Torus(AbstractClassicalGroup):
 
 
 def _traceless(A: Tensor) -> Tensor:
-    trace = A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    return A - trace / max(A.shape[-1], 1) * identity(A)
+    mean = A.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    return A - torch.diag_embed(mean.expand(A.shape[:-1]))
 
 
 def _unit_determinant(Q: Tensor) -> Tensor:

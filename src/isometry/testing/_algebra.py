@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from isometry.groups import AbstractGroup
-from isometry.groups._basis import basis
+from isometry.groups._derived import basis
 from isometry.linalg import expm_skew
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import same_law

@@ -17,7 +17,7 @@ from isometry.groups import (
     Pade,
     Polar,
 )
-from isometry.groups._basis import ambient_basis, flat
+from isometry.groups._derived import ambient_basis, flat
 from isometry.testing._case import Case, dot, norm
 
 # The number of samples for a comparison of moments, and the largest accepted z-score.

@@ -198,9 +198,23 @@ class Rotation(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
         B, W, plan = ctx.saved_tensors
         is_many = is_batched_gradient(G)
-        if torch.is_grad_enabled() or is_many or needs_plain_operations(G):
-            return _gradient_in_steps(ctx, B, W, plan, G), None
-        return _gradient(B, W, plan, G), None
+        if not (torch.is_grad_enabled() or is_many or needs_plain_operations(G)):
+            return _gradient(B, W, plan, G), None
+        # now compute the gradient by differentiable operations
+        if version(ctx.X) != ctx.version:
+            raise RuntimeError(
+                "the coordinates must not change before a second derivative is taken "
+                "through them; something has written to them. Take the derivative "
+                "first."
+            )
+        W = W[:, 0]
+        # W[0] is skew(X) from the forward pass. A write to `X.data` changes X, but not
+        # its version, so X itself is used only for its derivative.
+        A = W[0] + skew(ctx.X - ctx.X.detach())
+        with autocast_off(G.device):
+            G = G if B is None else B.mT @ G
+            g = adjoint(A, G, plan) if is_many else Adjoint.apply(A, G, W, plan)
+        return (g - g.mT).tril(-1), None
 
 
 def _value(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -228,31 +242,6 @@ def _gradient(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
         G = backend.multiply(G, B, transposed=True).mT
     plans, G = plan.view(1), G[None]
     return products.backward(backend, W, plans, G, from_coordinates=True)[0]
-
-
-def _gradient_in_steps(
-    ctx: Any, B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor
-) -> Tensor:
-    """The gradient with respect to X, by differentiable operations.
-
-    G may be a batch of gradients.
-    """
-    if version(ctx.X) != ctx.version:
-        raise RuntimeError(
-            "the coordinates must not change before a second derivative is taken "
-            "through them; something has written to them. Take the derivative first."
-        )
-    W = W[:, 0]
-    # W[0] is skew(X) from the forward pass. A write to `X.data` changes X, but not its
-    # version, so X itself is used only for its derivative.
-    A = W[0] + skew(ctx.X - ctx.X.detach())
-    with autocast_off(G.device):
-        G = G if B is None else B.mT @ G
-        if is_batched_gradient(G):
-            g = adjoint(A, G, plan)
-        else:
-            g = Adjoint.apply(A, G, W, plan)
-    return (g - g.mT).tril(-1)
 
 
 def _empty(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,5 +1,6 @@
-"""Logarithm in a group that is known only through its Lie algebra."""
+"""A group that is known only through `algebra`: a basis, and the logarithm."""
 
+import functools
 import itertools
 import math
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,6 @@ from torch import Tensor
 
 from isometry._checks import check_has_numbers
 from isometry._orthonormal import newton_schulz
-from isometry.groups._basis import arrays, basis, gaussian
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit, in_front
@@ -17,6 +17,7 @@ from isometry.linalg._logm import Dlogm, Logm
 
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
+    from isometry.groups._manifold import AbstractManifold
 
 # `_search_from_many` draws `_STARTS` random starts. For each matrix, it runs Newton's
 # method from its argument `A` and from the best `_FOLLOWED` of the random starts, with
@@ -25,6 +26,66 @@ _STARTS, _FOLLOWED, _NEWTON_STEPS = 128, 4, 12
 
 # in `_independent`, singular values up to this count as zero
 _ZERO = 1e-6
+
+
+@functools.lru_cache(maxsize=64)
+def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
+    """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
+
+    Both are for arrays flattened by `flat`, and in double precision. They are cached
+    for the 64 groups used last.
+    """
+    # Later callers get the cached basis too, and their default device or autograd mode
+    # may differ. So the basis must not depend on either.
+    with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
+        A = group.algebra(ambient_basis(group))
+        _check_skew(group, A)
+        rows = flat(A, group)
+        _, s, Vh = torch.linalg.svd(rows, full_matrices=False)
+        rank = int((s > 1e-10 * s.max()).sum()) if A.numel() else 0
+        return Vh[:rank], torch.linalg.pinv(rows, rtol=1e-10).mT
+
+
+def _check_skew(group: "AbstractGroup", A: Tensor) -> None:
+    """Raise unless the matrices `A` in the algebra of the group are skew."""
+    defect = float((A + A.mH).abs().max()) if A.numel() else 0.0
+    # The condition is written so that NaN fails. For the groups in tests/groups, the
+    # defect is at most 2e-16.
+    if not defect <= 1e-12:
+        raise ValueError(
+            f"`algebra` of {group} must be skew, A^H = -A; got an entry {defect:.1e} "
+            f"in A + A^H. Only compact groups can be used; SE(3), say, is not compact."
+        )
+
+
+def ambient_basis(manifold: "AbstractManifold") -> Tensor:
+    """Real basis of the arrays with the shape of a point, stacked along axis 0."""
+    reals = math.prod(manifold.shape) * (1 + manifold.is_complex)
+    return arrays(torch.eye(reals, dtype=torch.float64), manifold)
+
+
+def flat(X: Tensor, manifold: "AbstractManifold") -> Tensor:
+    """The arrays in `X`, each flattened to a row of real numbers."""
+    X = torch.view_as_real(X.resolve_conj()) if X.is_complex() else X[..., None]
+    return X.flatten(-1 - len(manifold.shape))
+
+
+def arrays(rows: Tensor, manifold: "AbstractManifold") -> Tensor:
+    """The arrays whose flattened forms are `rows`: the inverse of `flat`."""
+    parts = rows.contiguous().unflatten(-1, (*manifold.shape, 1 + manifold.is_complex))
+    return torch.view_as_complex(parts) if manifold.is_complex else parts[..., 0]
+
+
+def gaussian(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """Standard normal numbers on the CPU, whatever the default device is."""
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=dtype, generator=rng, device="cpu")
+
+
+def apply(matrix: Tensor, X: Tensor, manifold: "AbstractManifold") -> Tensor:
+    """Apply a real linear map to `X`, given its `matrix` for flattened arrays."""
+    rows = flat(X, manifold)
+    return arrays(rows @ matrix.mT.to(rows), manifold)
 
 
 def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
@@ -48,8 +109,7 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
         if not missed.any():
             return A
         others = _search(group, Q[missed], A[missed]).to(A)
-    units = _units(group, like=A)
-    others = _InAlgebra.apply(Q[missed], units, others)
+    others = _InAlgebra.apply(Q[missed], _units(group, like=A), others)
     return A.masked_scatter(missed[..., None, None], others)
 
 
@@ -176,7 +236,13 @@ def _far(A: Tensor, Q: Tensor) -> Tensor:
 
 def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
     """Logarithms by Newton's method, from `A` and from the best random starts."""
-    starts = _starts(units)
+    # random elements of the algebra, with largest angles of up to a full turn
+    c = gaussian(_STARTS, len(units), dtype=torch.float64, seed=1).to(units.device)
+    starts = _combination(c, units)
+    # in an algebra of dimension 0 the norm is 0
+    norm = torch.linalg.matrix_norm(starts, 2).clamp(min=torch.finfo(c.dtype).tiny)
+    radius = 2 * math.pi * torch.linspace(0, 1, _STARTS, device="cpu").to(c)
+    starts = starts * (radius / norm)[:, None, None]
     overlap = torch.einsum("sij,mij->ms", expm_skew(starts).conj(), Q).real
     best = overlap.topk(_FOLLOWED, -1).indices
     A = torch.cat([A[:, None], starts[best]], 1)
@@ -206,18 +272,6 @@ def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
         if not float(step.abs().max()) > 1e-13:
             break
     return A
-
-
-def _starts(units: Tensor) -> Tensor:
-    """Random elements of the algebra, with largest angles of up to a full turn."""
-    rng = torch.Generator().manual_seed(1)
-    options: Any = {"dtype": torch.float64, "generator": rng, "device": "cpu"}
-    c = torch.randn(_STARTS, len(units), **options)
-    radius = 2 * math.pi * torch.rand(_STARTS, **options)
-    A = _combination(c.to(units.device), units)
-    # in an algebra of dimension 0 the norm is 0
-    norm = torch.linalg.matrix_norm(A, 2).clamp(min=torch.finfo(A.dtype).tiny)
-    return A * (radius.to(A.device) / norm)[:, None, None]
 
 
 def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
