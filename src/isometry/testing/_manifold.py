@@ -4,7 +4,7 @@ import torch
 
 from isometry._declare import check_is_manifold
 from isometry.groups import AbstractGroup, AbstractManifold
-from isometry.testing import _algebra, _derivatives, _geometry, _points
+from isometry.testing import _algebra, _geometry, _points
 from isometry.testing._case import Case
 
 _MANIFOLD = (
@@ -22,7 +22,7 @@ _MANIFOLD = (
     _geometry.border,
     _points.coordinates,
     _points.velocities,
-    _derivatives.derivatives,
+    _points.derivatives,
     _points.sampling,
     _points.batches,
 )
