@@ -40,6 +40,8 @@ _FAR = 1e-12
 # on only a few angles, and at most 40 steps were needed (8 columns, distance pi).
 _GRADIENT_STEPS = 200
 
+LinearMap = Callable[[Tensor], Tensor]
+
 
 def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     r"""Velocity at `Q` of the geodesic that reaches `P` after unit time.
@@ -255,9 +257,7 @@ def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tens
     return torch.func.grad(along)(torch.zeros_like(Y[0]))
 
 
-def _linearization(
-    Q: Tensor, E: Tensor
-) -> tuple[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+def _linearization(Q: Tensor, E: Tensor) -> tuple[Tensor, LinearMap, LinearMap]:
     """The exponential of `E`, and two functions that compute $J^* X$ and $M Y$.
 
     $J$ and $M$ are defined at the top of this file. The two functions share one
@@ -280,9 +280,7 @@ def _linearization(
     return P.detach(), pull_back, product
 
 
-def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], G: Tensor, *, rtol: float
-) -> Tensor:
+def conjugate_gradients(product: LinearMap, G: Tensor, *, rtol: float) -> Tensor:
     """Solution of $M Y = G$ for each matrix in a batch, from products with $M$.
 
     If the norm of the residual does not fall to `rtol` times the norm of `G` within

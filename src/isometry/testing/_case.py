@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck
 
 from isometry.groups import AbstractManifold
 
@@ -70,11 +69,9 @@ class Case:
         """Each array in the batch `E`, multiplied by its own number in `s`."""
         return s.reshape(*s.shape, *[1] * len(self.manifold.shape)) * E
 
-    def require(
-        self, method: str, must: str, error: Tensor, scale: float = 1.0
-    ) -> None:
-        """Raise unless an error is at most `ROUNDING * n * eps * scale`."""
-        self.bound(method, must, error, ROUNDING * self.unit * scale)
+    def require(self, method: str, must: str, gap: Tensor, scale: float = 1.0) -> None:
+        """Raise unless a gap is at most `ROUNDING * n * eps * scale`."""
+        self.bound(method, must, gap, ROUNDING * self.unit * scale)
 
     def zero(self, method: str, must: str, X: Tensor, scale: float = 1.0) -> None:
         """Raise unless the arrays `X` are zero up to rounding; see `require`."""
@@ -100,14 +97,6 @@ class Case:
         if not slope >= order - 0.1:
             facts = f"the fitted slope is {slope:.2f}, below {order - 0.1:.1f}"
             self.fail(method, must, facts)
-
-    def gradient(
-        self, method: str, must: str, f: Callable[[Tensor], Tensor], X: Tensor
-    ) -> None:
-        """Raise unless `f` passes torch's `gradcheck` at `X`."""
-        X = X.requires_grad_()
-        if X.numel() and not gradcheck(f, X, raise_exception=False):
-            self.fail(method, must, "`gradcheck` fails")
 
     def fail(self, method: str, must: str, facts: str) -> None:
         """Raise an error that says what `method` must do, and what contradicts it."""

@@ -148,7 +148,7 @@ def coordinates(case: Case) -> None:
 
 
 def velocities(case: Case) -> None:
-    """`velocity` inverts the derivative of `point` at 0; `point` passes gradcheck."""
+    """`velocity` inverts the derivative of `point` at zero coordinates."""
     wide = case.wide
     M, B = wide.manifold, wide.points(1)
     E = wide.tangent(B, angle=1.0)
@@ -159,9 +159,6 @@ def velocities(case: Case) -> None:
             return norm(M, M.point(t * V, B, phi) - B - t * E)
 
         wide.order("velocity", f"be the derivative at 0 ({phi.name})", error)
-        for X in (torch.zeros_like(B), wide.ambient(1)):
-            must = f"have the right gradient ({phi.name})"
-            wide.gradient("point", must, lambda X, phi=phi: M.point(X, B, phi), X)
 
 
 def batches(case: Case) -> None:
@@ -227,10 +224,13 @@ def derivatives(case: Case) -> None:
         return
     M, Q = wide.manifold, wide.points(2)
     near = M.exp(Q, wide.tangent(Q, angle=1.2))
-    table = dict(methods(M))
+    table, X, Y = dict(methods(M)), wide.ambient(2), wide.ambient(2)
     for name, method in table.items():
-        _check(wide, name, method, Q, near)
-    _check(wide, "log", table["log"], Q, Q)
+        _check(wide, name, method, [Q, near, X, Y])
+        # at zero coordinates, formulas such as sin(t) / t need their limits
+        if name.startswith("point"):
+            _check(wide, name, method, [Q, near, 0 * X, Y])
+    _check(wide, "log", table["log"], [Q, Q, X, Y])
     # at equal points, where the distance has a kink, its gradient is set to 0
     leaves = [Q.clone().requires_grad_() for _ in range(2)]
     for G in torch.autograd.grad(M.distance(*leaves).sum(), leaves):
@@ -238,15 +238,15 @@ def derivatives(case: Case) -> None:
     if isinstance(M, AbstractGroup):
         # Here P is more than a half turn from Q. At such points, the logarithm of a
         # group such as SU(n) can differ from the principal logarithm.
-        _check(wide, "log", table["log"], Q, M.exp(Q, wide.tangent(Q, angle=4.0)))
+        far = M.exp(Q, wide.tangent(Q, angle=4.0))
+        _check(wide, "log", table["log"], [Q, far, X, Y])
 
 
-def _check(case: Case, name: str, method: TensorMethod, Q: Tensor, P: Tensor) -> None:
+def _check(case: Case, name: str, method: TensorMethod, inputs: list[Tensor]) -> None:
     """Compare autograd with finite differences along a curve in each argument."""
     M = case.manifold
-    inputs = [Q, P, case.ambient(len(Q)), case.ambient(len(Q))]
-    directions = [case.tangent(Q, angle=1.0), case.tangent(P, angle=1.0)]
-    directions += [case.ambient(len(Q)), case.ambient(len(Q))]
+    directions = [case.tangent(Q, angle=1.0) for Q in inputs[:2]]
+    directions += [case.ambient(len(X)) for X in inputs[2:]]
     leaves = [X.clone().requires_grad_() for X in inputs]
     value = method(*leaves)
     C = torch.randn(value.shape, dtype=value.dtype, generator=case.generator)
