@@ -71,7 +71,7 @@ def size_thresholds(path: Path) -> list[str]:
 def test_no_size_decides_outside_of_the_backend():
     """How many rows make C worth a call is known to `_backend` alone.
 
-    `skew` and `rotation` used to compare sizes with a constant of their own.
+    `skew` and `Exp.around` used to compare sizes with a constant of their own.
     """
     inside = [*(SOURCES / "_backend").glob("*.py")]
     assert sum(map(len, map(size_thresholds, inside))) >= 3

@@ -275,12 +275,13 @@ def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
         Stiefel(4, 2).log(Q, P)
 
 
-@pytest.mark.parametrize("manifold", [O(3), Sphere(1)], ids=str)
+@pytest.mark.parametrize("manifold", [O(3), Product(O(2), SO(2)), Sphere(1)], ids=str)
 def test_no_geodesic_joins_components(manifold, rng):
     """Points in different components are joined by no geodesic.
 
     The error for O(n) used to speak of a `Q` with determinant -1, which neither point
-    was. On Sphere(1) the logarithm was NaN.
+    was, and so did the error for products with O(n). On Sphere(1) the logarithm was
+    NaN.
     """
     Q = manifold.random(4, generator=rng)
     P = Q.clone()

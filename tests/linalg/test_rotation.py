@@ -1,4 +1,4 @@
-"""`rotation` is B exp(skew X), in one piece and in steps, with its gradient."""
+"""`Exp.around` is B exp(skew X), in one piece and in steps, with its gradient."""
 
 import math
 

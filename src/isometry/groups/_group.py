@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_size, is_finite
+from isometry._checks import check_joined, check_size, is_finite
 from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry._torch import autocast_off, constant_in_graphs
 from isometry.groups._derived import apply, basis, derived_log, gaussian
@@ -16,7 +16,7 @@ from isometry.groups._frames import BodyFrame
 from isometry.groups._manifold import EXP, AbstractManifold, Base
 from isometry.groups._maps import AbstractMap, AbstractRetraction, RetractionLike
 from isometry.groups._maps.factors import q_factor
-from isometry.groups._nearest import nearest_rotation
+from isometry.groups._nearest import determinant, nearest_rotation
 from isometry.linalg import expm_skew, logm_unitary, polar, skew
 from isometry.linalg._expm.angles import krylov_norm, spectral_norm
 
@@ -141,15 +141,20 @@ class AbstractGroup(AbstractManifold):
         r"""$Q \log(Q^H P)$, with the logarithm that `algebra_log` computes.
 
         In SO(n) and U(n) its geodesic is a shortest one, and the only shortest one if
-        no angle of $Q^H P$ is $\pi$.
+        no angle of $Q^H P$ is $\pi$. In O(n), points in different components have no
+        logarithm.
         """
         self.check_tensors(Q=Q, P=P)
         try:
             # the Newton-Schulz step removes the rounding error of the product
             return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
         except ValueError:
-            # The error is about the product Q^H P. If `Q` or `P` is not a point, raise
-            # an error about that argument instead.
+            # The error is about the product Q^H P. If no geodesic joins the points, or
+            # `Q` or `P` is not a point, raise an error about the arguments instead.
+            if not self.is_connected:
+                signs = determinant(Q.mH @ P).real
+                what = "determinants of opposite signs"
+                check_joined(signs < 0, what, "one column of `P`")
             self.check_point(Q, name="Q")
             self.check_point(P, name="P")
             raise

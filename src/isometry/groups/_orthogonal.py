@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_joined
 from isometry._orthonormal import unitarity_defect
 from isometry.groups._group import AbstractUnrestrictedGroup
 from isometry.groups._nearest import determinant, nearest_rotation, turn_last_column
@@ -106,14 +105,3 @@ class O(AbstractOrthogonal):  # noqa: E742 - the group's name in every textbook
     """
 
     is_connected = False
-
-    def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        r"""$Q \log(Q^T P)$, if both points are in the same component."""
-        self.check_tensors(Q=Q, P=P)
-        try:
-            return super().log(Q, P)
-        except ValueError:
-            apart = determinant(Q.mT @ P) < 0
-            facts = "determinants of opposite signs"
-            check_joined(apart, facts, "one column of `P`")
-            raise
