@@ -17,21 +17,15 @@ import isometry
 from isometry.lab._options import suggestion
 from isometry.lab._pairs import Pairs
 
-# the module of each subcommand, and its description in `isometry --help`
+# the module of each subcommand in isometry, and its description in `isometry --help`
 COMMANDS = {
-    "train": ("isometry.lab._train.command", "train a network on a task"),
-    "sweep": (
-        "isometry.lab._sweep.command",
-        "train once for each combination of options",
-    ),
-    "report": ("isometry.lab._report.command", "write a report about runs"),
-    "reproduce": (
-        "isometry.lab._sweep.reproduce",
-        "train the runs behind a figure or table of the paper",
-    ),
-    "bench": ("isometry.lab.bench.command", "time isometry and other libraries"),
-    "config": ("isometry._config", "print what isometry uses on this machine"),
-    "data": ("isometry.lab._data.get", "fetch the data for a task"),
+    "train": ("lab._train.command", "train a network on a task"),
+    "sweep": ("lab._sweep.command", "train once for each combination of options"),
+    "report": ("lab._report.command", "write a report about runs"),
+    "reproduce": ("lab._sweep.reproduce", "train the runs behind the paper's results"),
+    "bench": ("lab.bench.command", "time isometry and other libraries"),
+    "config": ("_config", "print what isometry uses on this machine"),
+    "data": ("lab._data.get", "fetch the data for a task"),
 }
 
 
@@ -91,26 +85,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: for an invalid command line (code 2), `--help` and `--version` (0).
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = Parser(
-        prog="isometry",
-        description="Experiments with orthogonal and unitary networks.",
-    )
-    parser.add_argument(
-        "--version", action="version", version=f"isometry {isometry.__version__}"
-    )
+    about = "Experiments with orthogonal and unitary networks."
+    parser = Parser(prog="isometry", description=about)
+    version = f"isometry {isometry.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, text) in COMMANDS.items():
         command = subparsers.add_parser(name, help=text, description=text)
         if words[:1] == [name]:
-            importlib.import_module(module).add_arguments(command)
+            importlib.import_module(f"isometry.{module}").add_arguments(command)
     # refuse an unknown option, before argparse mistakes its value for a subcommand
     if words and words[0].startswith("--") and words[0] not in ("--help", "--version"):
         parser.refuse(words)
     options = parser.parse_args(words)
     if parse_task := vars(options).pop("parse_task", None):
         options = parse_task(options)
+    module, _ = COMMANDS[vars(options).pop("command")]
     try:
-        code = importlib.import_module(COMMANDS[options.command][0]).main(options)
+        code = importlib.import_module(f"isometry.{module}").main(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         # Training handles Ctrl-C itself and writes a checkpoint, so there is nothing to

@@ -11,22 +11,13 @@ import json
 import pkgutil
 import re
 import sys
+import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import (
-    Any,
-    Generic,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from isometry.lab._pairs import Pairs, pair, value_of
 
@@ -45,6 +36,8 @@ _KINDS = {
     list: (list, "a list"),
     NoneType: (NoneType, "null"),
 }
+
+_UNIONS = (typing.Union, UnionType)
 
 
 class FieldType(NamedTuple):
@@ -84,10 +77,10 @@ def types_of(config: type) -> dict[str, FieldType]:
     Raises:
         ValueError: if a field has a type that an option of a command cannot have.
     """
-    hints, types = get_type_hints(config), dict[str, FieldType]()
+    hints, types = typing.get_type_hints(config), dict[str, FieldType]()
     for field in fields(config):
         hint = hints[field.name]
-        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        parts = get_args(hint) if get_origin(hint) in _UNIONS else (hint,)
         literals = [part for part in parts if get_origin(part) is Literal]
         # reduce `dict[str, Any]` to `dict`
         kinds = [get_origin(part) or part for part in parts if part not in literals]
@@ -97,10 +90,9 @@ def types_of(config: type) -> dict[str, FieldType]:
         unknown += [choice for choice in choices if not isinstance(choice, str)]
         if unknown:
             raise ValueError(
-                f"`{field.name}` must be annotated as bool, int, float, str, dict or "
-                f"Literal of strings, or as a union of these and None; got "
-                f"{unknown[0]} in {config.__name__}. Options of a command cannot have "
-                f"any other type."
+                f"`{field.name}` must be annotated as bool, int, float, str, dict, "
+                f"Literal of strings, or a union of these and None, so that it can be "
+                f"an option of a command; got {unknown[0]} in {config.__name__}."
             )
         types[field.name] = FieldType(tuple(kinds), choices)
     return types
@@ -123,26 +115,29 @@ def make(config: type[Instance], values: Mapping[str, Any]) -> Instance:
         ValueError: if a name is not a field, or a value is not allowed.
         TypeError: if a field without a default has no value.
     """
+    check_types(config, values)
     kind: Any = config
+    return kind(**values)
+
+
+def select(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values whose names are fields of a dataclass."""
+    names = {field.name for field in fields(config)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def check_types(config: type, values: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` if a name is not a field, or a value is not allowed."""
     types = types_of(config)
     if unknown := sorted(values.keys() - types.keys()):
         raise ValueError(
             f"options must be among {', '.join(types)}; got {', '.join(unknown)}."
             f"{suggestion(unknown[0], types)}"
         )
-    check_types(config, values)
-    return kind(**values)
-
-
-def check_types(config: type, values: Mapping[str, Any]) -> None:
-    """Raise a `ValueError` if a value does not have the type of its field."""
-    types = types_of(config)
     for name, value in values.items():
-        if not types[name].takes(value):
-            close = suggestion(str(value), types[name].choices)
-            raise ValueError(
-                f"`{name}` must be {types[name]}; got {value!r:.60}.{close}"
-            )
+        if not (kind := types[name]).takes(value):
+            close = suggestion(str(value), kind.choices)
+            raise ValueError(f"`{name}` must be {kind}; got {value!r:.60}.{close}")
 
 
 def add_fields(
@@ -283,28 +278,28 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 Thing = TypeVar("Thing")
 
 
+@dataclass(eq=False)
 class Registry(Generic[Thing]):
     """Finds tasks or networks by name: isometry's, other packages' and the user's own.
 
     A class that is not registered has the name package.module:Class.
 
-    Args:
+    Attributes:
         what: the option that takes these names, "task" or "model", for error messages.
         group: the group of entry points in which other packages list their classes.
         ours: isometry's own tasks or networks, keyed by name.
         accept: turns a class into an entry of the registry; raises `TypeError` or
             `ValueError` if the class is unsuitable.
+        known: all entries so far, keyed by name.
     """
 
-    def __init__(
-        self,
-        what: str,
-        group: str,
-        ours: Mapping[str, Thing],
-        accept: Callable[[Any], Thing],
-    ) -> None:
-        self.what, self.group, self.ours, self.accept = what, group, ours, accept
-        self.known = dict(ours)
+    what: str
+    group: str
+    ours: Mapping[str, Thing]
+    accept: Callable[[Any], Thing]
+
+    def __post_init__(self) -> None:
+        self.known = dict(self.ours)
 
     def add(self, name: str, value: Any) -> Thing:
         """Register a class. Its name must not be one of isometry's own."""

@@ -13,7 +13,7 @@ from isometry.lab._files import RunError
 from isometry.lab._options import add_fields, as_typed, make, option_of
 from isometry.lab._sweep import plan
 from isometry.lab._sweep.engine import Engine, sweep
-from isometry.lab._train.command import add_tasks, add_trust, read_file
+from isometry.lab._train.command import add_tasks, read_file
 
 # plural names of options that often have several values; the singular works as well
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
@@ -25,9 +25,7 @@ DRY_RUN = "print the commands without running them"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry sweep` to its parser."""
     text = "resume the sweep in this folder"
-    parser.add_argument("--resume", type=Path, metavar="DIR", help=text)
-    add_trust(parser)
-    add_tasks(parser, _add_own, several=True)
+    add_tasks(parser, _add_own, resume=text, several=True)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -103,9 +101,8 @@ def _planned(
             "repeat its command."
         )
     if resume:
-        names = [name for name, value in values.items() if value is not None]
-        if names:
-            words = [values[n] if n == "task" else option_of(n) for n in names]
+        if values:
+            words = [values[n] if n == "task" else option_of(n) for n in values]
             raise ValueError(
                 f"`--resume` cannot be combined with options of the runs; got "
                 f"{', '.join(words)}. To add runs, give `--out {out}` instead."

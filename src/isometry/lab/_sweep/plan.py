@@ -213,12 +213,9 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
 
 
 def _name(config: Config, varied: Mapping[str, Any]) -> str:
-    training = config.training
-    # shorten the name of a user's own class, package.module:Class, to Class
-    parts = [word.rpartition(":")[2] for word in (config.task, training.model)]
-    parts.append(f"{training.hidden_size}")
+    parts = [config.short_name]
     parts += [f"{name}={value}" for name, value in varied.items()]
-    parts.append(f"seed={training.seed}")
+    parts.append(f"seed={config.training.seed}")
     return files.for_file_name("-".join(parts))
 
 

@@ -10,17 +10,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._files import RunError, Summary, divergence, resume_command
-from isometry.lab._options import (
-    add_fields,
-    add_hidden,
-    as_typed,
-    make,
-    option_of,
-    spell,
-    suggestion,
-)
-from isometry.lab._process import keep_freed_memory
+from isometry.lab import _options
+from isometry.lab._files import RunError, divergence, resume_command
 from isometry.lab._train.config import Config, Training, check_changes
 
 # the exit code for each status of a run; 130 is the usual code after Ctrl-C
@@ -31,6 +22,7 @@ def add_tasks(
     parser: argparse.ArgumentParser,
     add_own: Callable[[argparse.ArgumentParser], None],
     *,
+    resume: str,
     several: bool = False,
 ) -> None:
     """Make a parser accept a task, and options of the command, task and training.
@@ -43,24 +35,27 @@ def add_tasks(
     Args:
         parser: parser of a command.
         add_own: adds options of the command itself, such as `--out`, to a parser.
+        resume: help text of `--resume`.
         several: whether options may have several values. Booleans and NAME=VALUE pairs
             still have one.
     """
     from isometry.lab.tasks import TASKS
 
+    add = functools.partial(parser.add_argument, default=argparse.SUPPRESS)
+    add("--resume", type=Path, metavar="DIR", help=resume)
+    trust = "with --resume: import your own classes that are named in the folder"
+    add("--trust", action="store_true", help=trust)
     add_own(parser)
-    add_hidden(parser, [Training], several=several)
+    _options.add_hidden(parser, [Training], several=several)
     # Options that a task must not have. `--task` and `--command` are not options of the
     # command, but they would overwrite attributes of the parsed arguments.
     options = parser._option_string_actions  # noqa: SLF001 - there is no public name
     reserved = {*options, "--task", "--command"}
-    add_hidden(parser, TASKS.ours.values(), several=several)
+    _options.add_hidden(parser, TASKS.ours.values(), several=several)
     # `words` will hold the task and all words after it
+    task = "one of the tasks below, or your own class as package.module:Class"
     words = parser.add_argument(
-        "words",
-        nargs=argparse.PARSER,
-        metavar="TASK",
-        help="one of the tasks below, or your own class as package.module:Class",
+        "words", nargs=argparse.PARSER, metavar="TASK", help=task
     )
     # The task is not required: a file may name it, and a resumed run already has one.
     words.required = False
@@ -75,13 +70,13 @@ def add_tasks(
         name, *words = words
         task = _find_task(name, parser, reserved)
         command = type(parser)(prog=f"{parser.prog} {name}", description=_summary(task))
-        add_fields(command, task, f"options of {name}", several=several)
-        add_fields(command, Training, "options of training", several=several)
+        _options.add_fields(command, task, f"options of {name}", several=several)
+        _options.add_fields(command, Training, "options of training", several=several)
         add_own(command)
         options.task = name
         return command.parse_args(words, options)
 
-    parser.set_defaults(task=None, parse_task=parse_task)
+    parser.set_defaults(parse_task=parse_task)
 
 
 def _find_task(name: str, parser: argparse.ArgumentParser, reserved: set[str]) -> type:
@@ -95,7 +90,7 @@ def _find_task(name: str, parser: argparse.ArgumentParser, reserved: set[str]) -
             raise
         parser.error(f"argument TASK: {error}")
     names = sorted(field.name for field in fields(task))
-    if clashes := [n for n in names if option_of(n) in reserved]:
+    if clashes := [n for n in names if _options.option_of(n) in reserved]:
         parser.error(
             f"argument TASK: options of {name} must differ from those of "
             f"{parser.prog}; got {', '.join(clashes)}. Rename these fields."
@@ -109,25 +104,8 @@ def _summary(task: type) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry train` to its parser."""
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        metavar="DIR",
-        help="resume the run in this folder; to continue a finished run, add "
-        "`--iterations` or `--epochs`",
-    )
-    add_trust(parser)
-    add_tasks(parser, _add_own)
-
-
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust`, which allows importing the classes that are named in a folder."""
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="with --resume: import your own classes that are named in the folder",
-    )
+    resume = "resume the run in this folder; to continue a finished run, add "
+    add_tasks(parser, _add_own, resume=f"{resume}`--iterations` or `--epochs`")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -139,12 +117,11 @@ def main(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
+    from isometry.lab._process import keep_freed_memory
     from isometry.lab._train.run import resume, train
 
     keep_freed_memory()
-    values = {
-        k: v for k, v in vars(options).items() if k != "command" and v is not None
-    }
+    values = vars(options)
     folder, trust = values.pop("resume", None), values.pop("trust", False)
     typed = values.keys() - {"task"}
     try:
@@ -163,7 +140,7 @@ def main(options: argparse.Namespace) -> int:
         # Spell these options as on the command line, too.
         about_run = isinstance(error, RunError) or folder is not None
         names = {f.name for f in fields(Training)} if about_run else set()
-        message = as_typed(str(error), names | typed)
+        message = _options.as_typed(str(error), names | typed)
         print(f"isometry: {message}", file=sys.stderr)  # noqa: T201 - printing is intended
         return 2
     if outcome.folder is None:
@@ -193,7 +170,7 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
     """
     from isometry.lab.tasks import TASKS
 
-    values = {k: v for k, v in options.items() if k != "command" and v is not None}
+    values = dict(options)
     out, file = values.pop("out", None), values.pop("config", None)
     values = ({} if file is None else read_file(file)) | values
     task = values.pop("task", None)
@@ -204,21 +181,22 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
             f"`task` in the file."
         )
     kind = TASKS.find(task, trust=True)
-    task_names, names = ({f.name for f in fields(c)} for c in (kind, Training))
-    if unknown := sorted(values.keys() - task_names - names):
-        close = suggestion(unknown[0], task_names | names)
+    own, common = (_options.select(c, values) for c in (kind, Training))
+    if unknown := sorted(values.keys() - own.keys() - common.keys()):
+        known = [f.name for c in (kind, Training) for f in fields(c)]
         raise ValueError(
             f"options must be fields of {task} or of training; got "
-            f"{', '.join(unknown)}.{close} `isometry train {task} --help` lists them."
+            f"{', '.join(unknown)}.{_options.suggestion(unknown[0], known)} "
+            f"`isometry train {task} --help` lists them."
         )
-    task_options = asdict(make(kind, {k: values[k] for k in values if k in task_names}))
-    training = make(Training, {k: values[k] for k in values if k in names})
+    task_options = asdict(_options.make(kind, own))
+    training = _options.make(Training, common)
     # store absolute paths, since the run may be resumed from another folder
     for name in sorted(kind.paths):
         if (path := task_options[name]) is not None:
             values[name] = str(Path(path).expanduser().absolute())
             task_options[name] = values[name]
-    words = [word for name, value in values.items() for word in spell(name, value)]
+    words = [word for k, v in values.items() for word in _options.spell(k, v)]
     command = shlex.join(["isometry", "train", task, *words])
     return Config(task, task_options, training, command), out
 
@@ -246,21 +224,15 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
     add = functools.partial(parser.add_argument, type=Path, default=argparse.SUPPRESS)
+    spelling = "spelled with underscores; options on the command line take precedence"
+    add("--config", metavar="FILE", help=f"TOML file with options, {spelling}")
+    usual = "by default a new folder under the user's data directory"
     add(
-        "--config",
-        metavar="FILE",
-        help="TOML file with options, spelled with underscores; options on the command "
-        "line take precedence",
-    )
-    add(
-        "--out",
-        metavar="DIR",
-        help="the folder of the run, which must not exist; by default a new folder "
-        "under the user's data directory",
+        "--out", metavar="DIR", help=f"folder of the run, which must not exist; {usual}"
     )
 
 
-def _verdict(folder: Path, summary: Summary) -> str:
+def _verdict(folder: Path, summary: dict[str, Any]) -> str:
     """One line that says how the run ended."""
     status, steps = summary["status"], summary["steps"]
     if status == "diverged":

@@ -3,13 +3,13 @@
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from isometry.lab._files import CONFIG, RunError, damaged
-from isometry.lab._options import check_types, make, option_of, spell
+from isometry.lab._options import check_types, make, option_of, select, spell
 
 if TYPE_CHECKING:
     from isometry.lab.network import Recipe
@@ -20,19 +20,11 @@ if TYPE_CHECKING:
 # `clip_norm`.
 FORMAT = 3
 
+_LENGTHS = ("iterations", "epochs")
+_INTERVALS = ("log_every", "evaluate_every", "checkpoint_every")
+_STOPPING = ("solved", "solved_for")
 # options that may change when a run is resumed; all other options define the run
-CHANGEABLE = (
-    "iterations",
-    "epochs",
-    "solved",
-    "solved_for",
-    "log_every",
-    "evaluate_every",
-    "checkpoint_every",
-    "threads",
-    "device",
-    "tensorboard",
-)
+CHANGEABLE = (*_LENGTHS, *_STOPPING, *_INTERVALS, "threads", "device", "tensorboard")
 
 # why a resumed run refuses these options, which are not fields of `Training`
 _REASONS = {
@@ -47,22 +39,12 @@ _REASONS = {
 # exceeds 3.4e38, the largest float32.
 LARGEST = 1e15
 
-_COUNTS = (
-    "batch_size",
-    "hidden_size",
-    "iterations",
-    "epochs",
-    "threads",
-    "log_every",
-    "evaluate_every",
-    "checkpoint_every",
-)
+_COUNTS = ("batch_size", "hidden_size", "threads", *_LENGTHS, *_INTERVALS)
+_RATES = ("lr", "lr_ratio", "solved")
 # for each numeric option: the condition that error messages state, and the bounds
 _BOUNDS: dict[str, tuple[str, float, float]] = {
     **dict.fromkeys(_COUNTS, ("at least 1", 1, math.inf)),
-    **dict.fromkeys(
-        ("lr", "lr_ratio", "solved"), (f"a number from 0 to {LARGEST:g}", 0, LARGEST)
-    ),
+    **dict.fromkeys(_RATES, (f"a number from 0 to {LARGEST:g}", 0, LARGEST)),
     "clip_norm": (f"a positive number up to {LARGEST:g}", math.ulp(0.0), LARGEST),
     "solved_for": ("at least 0", 0, math.inf),
     "seed": ("in [0, 2^31)", 0, 2**31 - 1),
@@ -175,7 +157,7 @@ class Config:
     command: str = ""
     recipe: dict[str, Any] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
-    continued: tuple[dict[str, Any], ...] = ()
+    continued: Sequence[dict[str, Any]] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.training, Training):
@@ -183,6 +165,13 @@ class Config:
                 f"`training` must be a `Training`; got {type(self.training).__name__}. "
                 f"Write `Training(model=..., lr=...)`."
             )
+
+    @property
+    def short_name(self) -> str:
+        """Task, network and size, as in the name of a folder: copying-exprnn-190."""
+        # shorten the name of a user's own class, package.module:Class, to Class
+        names = [name.rpartition(":")[2] for name in (self.task, self.training.model)]
+        return f"{'-'.join(names)}-{self.training.hidden_size}"
 
     def to_json(self) -> bytes:
         """The config as a flat JSON object; the fields of `training` are not nested."""
@@ -203,19 +192,12 @@ class Config:
                 f"format {flat['format']} of a later version of isometry; this version "
                 f"reads formats up to {FORMAT}"
             )
-        tables = {"task_options": flat["task_options"]}
-        tables |= {name: flat.get(name, {}) for name in ("recipe", "about")}
-        for name, value in tables.items():
-            if not isinstance(value, dict):
+        entries = select(cls, flat)
+        for name in ("task_options", "recipe", "about"):
+            if not isinstance(value := entries.get(name, {}), dict):
                 raise TypeError(f"{name} {value!r:.60}")
-        names = {f.name for f in fields(Training)}
-        return cls(
-            task=flat["task"],
-            training=make(Training, {k: v for k, v in flat.items() if k in names}),
-            command=flat["command"],
-            continued=tuple(flat.get("continued", ())),
-            **tables,
-        )
+        entries["training"] = make(Training, select(Training, flat))
+        return cls(**entries)
 
     def changed(self, options: Mapping[str, Any]) -> Self:
         """The config with new values of options, for a run that is resumed.
@@ -233,14 +215,12 @@ class Config:
             return self
         check_changes(options)
         # a new length, in iterations or in epochs, replaces the old length
-        lengths = {"iterations": None, "epochs": None}
-        reset = lengths if lengths.keys() & options.keys() else {}
-        values = asdict(self.training) | reset | dict(options)
-        training = make(Training, values)
+        reset = dict.fromkeys(_LENGTHS if options.keys() & _LENGTHS else ())
+        changes = reset | dict(options)
+        training = make(Training, asdict(self.training) | changes)
         if not self.command:
             return replace(self, training=training)
-        names = reset.keys() | options.keys()
-        old = {w for name in names for w in (option_of(name), *spell(name, False))}
+        old = {w for name in changes for w in (option_of(name), *spell(name, False))}
         words, keep = list[str](), True
         for word in shlex.split(self.command):
             # the values of an option are the words up to the next option
