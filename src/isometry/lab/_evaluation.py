@@ -1,17 +1,16 @@
 """Computes the loss and the metrics of a task, on a batch or on a whole split."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isometry.lab._options import suggestion
 from isometry.lab.task import AbstractTask, Batch, Split
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 def evaluate(
-    task: AbstractTask, model: "Callable[[Tensor], Tensor]", split: Split, size: int
+    task: AbstractTask, model: Callable[[Tensor], Tensor], split: Split, size: int
 ) -> dict[str, float]:
     r"""Means of the loss and of the metrics over a whole split.
 
@@ -31,8 +30,6 @@ def evaluate(
         The means, keyed by "loss" and by the names of the metrics. Empty if the split
         has no sequences.
     """
-    import torch
-
     sums: dict[str, float] = {}
     totals: dict[str, int] = {}
     with torch.inference_mode():
@@ -48,7 +45,7 @@ def evaluate(
     return {name: sums[name] / totals[name] for name in sums}
 
 
-def metrics_of(task: AbstractTask, outputs: "Tensor", batch: Batch) -> dict[str, float]:
+def metrics_of(task: AbstractTask, outputs: Tensor, batch: Batch) -> dict[str, float]:
     """Call `task.metrics`, check the result, and convert its tensors to numbers.
 
     Args:
@@ -63,22 +60,18 @@ def metrics_of(task: AbstractTask, outputs: "Tensor", batch: Batch) -> dict[str,
         TypeError: if a metric is not a number.
         ValueError: if the main metric is missing.
     """
-    import torch
-
     name, metrics = type(task).__name__, dict(task.metrics(outputs, batch))
     for key, value in metrics.items():
-        if isinstance(value, torch.Tensor) and value.numel() == 1:
+        if isinstance(value, Tensor) and value.numel() == 1:
             metrics[key] = value.item()
         elif not isinstance(value, int | float):
             raise TypeError(
-                f"`metrics` of {name} must return a number for each name; got "
-                f"{type(value).__name__} for {key!r}. Return a mean, such as "
-                f"`value.mean().item()`."
+                f"`metrics` of {name} must return numbers; got {type(value).__name__} "
+                f"for {key!r}. Return a mean, such as `value.mean().item()`."
             )
-    if task.metric not in ("loss", *metrics):
+    if task.metric not in (known := ("loss", *metrics)):
         raise ValueError(
-            f"`metric` of {name} must be one of {', '.join(('loss', *metrics))}, that "
-            f"is, the loss or a name that `metrics` returns; got {task.metric!r}."
-            f"{suggestion(task.metric, metrics)}"
+            f"`metric` of {name} must be one of {', '.join(known)}, as returned by "
+            f"`metrics`; got {task.metric!r}.{suggestion(task.metric, known)}"
         )
     return metrics

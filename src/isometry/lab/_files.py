@@ -10,10 +10,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
-
-import isometry
-from isometry.lab._process import environment
+from typing import Any, Literal
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
@@ -26,32 +23,6 @@ Status = Literal["finished", "solved", "diverged", "interrupted"]
 # the statuses of a run that stopped as planned: after its last step, or because the
 # task was solved
 ENDED: tuple[Status, ...] = ("finished", "solved")
-
-
-class Summary(TypedDict):
-    """The content of `summary.json`: how a run ended, and its results.
-
-    `best` describes the evaluation with the best validation result, `best_by_test` the
-    evaluation with the best test result, and `final` the last evaluation. Each of these
-    three entries holds the step and, for each split, the loss and the metrics at that
-    step. An entry is empty if there was no such evaluation.
-    """
-
-    status: Status
-    steps: int
-    seconds: float
-    cpu_seconds: float
-    metric: str
-    best: dict[str, Any]
-    best_by_test: dict[str, Any]
-    solved_at: int | None
-    final: dict[str, Any]
-    parameters: int
-    baseline: float | None
-    angles: list[float]
-    orthogonality: float | None
-    source: str
-    scores: NotRequired[dict[str, dict[str, float]]]
 
 
 class RunError(Exception):
@@ -146,8 +117,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
-            f"{folder} must be a path for a new folder; got {error}. Choose "
-            f"another path."
+            f"{folder} must be a path for a new folder; got {error}. Choose another."
         ) from error
 
 
@@ -225,23 +195,10 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def remove_if_unused(folder: Path | None) -> Iterator[None]:
-    """Remove the folder of a run that fails before it has recorded a step.
-
-    Thus the user can correct the mistake and repeat the command. After a `RunError` the
-    folder stays, since the error message may tell the user to resume the run.
-    """
-    try:
-        yield
-    except RunError:
-        raise
-    except Exception:
-        if folder is not None:
-            files = (folder / METRICS, folder / CHECKPOINT)
-            if not any(file.exists() and file.stat().st_size for file in files):
-                shutil.rmtree(folder)
-        raise
+def has_records(folder: Path) -> bool:
+    """True if a run has recorded a step."""
+    paths = (folder / METRICS, folder / CHECKPOINT)
+    return any(path.exists() and path.stat().st_size for path in paths)
 
 
 class Metrics:
@@ -309,21 +266,20 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def resume_command(folder: Path) -> str:
     """The command that resumes a run, with `--trust` if the run uses a user's class."""
-    names: list[Any] = []
+    own = False
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         config = read_json(folder / CONFIG)
-        names = [config.get("task"), config.get("model")]
-    own = any(":" in str(name) for name in names)
+        own = any(":" in str(config.get(name)) for name in ("task", "model"))
     return f"isometry train --resume {folder}{' --trust' if own else ''}"
 
 
-def read_summary(folder: Path) -> Summary | None:
-    """Read the summary of a run from its folder; None if there is no summary."""
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read the summary of a run from its folder; empty if there is no summary."""
     path = folder / SUMMARY
     if not path.exists():
-        return None
+        return {}
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
-        summary: Any = read_json(path)
+        summary = read_json(path)
         if {"status", "steps", "seconds", "metric", "best"} <= summary.keys():
             return summary
     raise RunError(damaged(path, "something that is not a summary"))
@@ -344,23 +300,3 @@ def damaged(path: Path, what: str) -> str:
         f"{path} must be what `isometry train` wrote for this run; got {what}. "
         f"Restore it from a copy, or begin another run."
     )
-
-
-def origin(folder: Path | None) -> str:
-    """Advice for an error message about a run of another revision of isometry.
-
-    The advice is empty if the run's revision is not known, or is the current one.
-    """
-    if folder is None:
-        return ""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        revision = read_json(folder / ENVIRONMENT).get("revision")
-        here = environment(ranks=1)["revision"]
-        if revision and revision != here:
-            return (
-                f" The run was started with revision {revision} of isometry, but this "
-                f"is {here or isometry.__version__}. Reports can read runs from any "
-                f"revision, but other revisions may be unable to read the checkpoint. "
-                f"To resume, check out {revision}."
-            )
-    return ""

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import torch
+from torch import distributed, nn
 
 from isometry._config import blas, processor
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 
 def machine() -> dict[str, Any]:
@@ -29,8 +28,6 @@ def machine() -> dict[str, Any]:
         The processor, the number of logical cores, torch's number of threads, torch's
         version, and the BLAS that torch uses.
     """
-    import torch
-
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -60,7 +57,7 @@ def environment(*, ranks: int) -> dict[str, Any]:
         "cpu": here["processor"],
         **{name: here[name] for name in ("cores", "threads", "blas")},
         "processes": ranks,
-        "revision": _revision(),
+        "revision": revision(),
     }
 
 
@@ -71,7 +68,7 @@ def _installed_version(name: str) -> str | None:
         return None
 
 
-def _revision() -> str | None:
+def revision() -> str | None:
     """The commit of this package, as `git describe` names it; None if not known."""
     source = Path(__file__).resolve().parents[3]
     if not (source / ".git").exists():
@@ -152,19 +149,17 @@ class Ranks:
 
     rank: int
     count: int
-    device: "torch.device"
+    device: torch.device
 
     @property
     def is_first(self) -> bool:
         """True for the first process, which is the only process that writes files."""
         return self.rank == 0
 
-    def parallel(self, model: "nn.Module") -> "nn.Module":
+    def parallel(self, model: nn.Module) -> nn.Module:
         """Wrap the model so that its gradients are averaged over all processes."""
         if self.count == 1:
             return model
-        from torch import nn
-
         return nn.parallel.DistributedDataParallel(model)
 
     def sum(self, *numbers: float) -> list[float]:
@@ -172,9 +167,6 @@ class Ranks:
 
         Do not call this in a process that trains alone, which has no process group.
         """
-        import torch
-        from torch import distributed
-
         total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         distributed.all_reduce(total)
         return total.tolist()
@@ -187,8 +179,6 @@ class Ranks:
         """
         if self.count == 1:
             return data or b""
-        from torch import distributed
-
         contents = [data]
         distributed.broadcast_object_list(contents, src=0, device=self.device)
         return contents[0] or b""
@@ -210,10 +200,15 @@ def joined(device: str) -> Iterator[Ranks]:
     Raises:
         ValueError: if torch cannot use the device.
     """
-    import torch
-    from torch import distributed
-
-    _check_device(device)
+    try:
+        torch.zeros(1, device=device)
+    # catch three types, since the type of torch's error depends on how torch was built
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(
+            f"`device` must be available to torch here; got {device!r}: {first}. "
+            f"Leave it out to train on the CPU."
+        ) from error
     own_device, backend = torch.device(device), "gloo"
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
@@ -228,17 +223,3 @@ def joined(device: str) -> Iterator[Ranks]:
         yield Ranks(distributed.get_rank(), count, own_device)
     finally:
         distributed.destroy_process_group()
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    try:
-        torch.zeros(1, device=device)
-    # catch three types, since the type of torch's error depends on how torch was built
-    except (AssertionError, RuntimeError, NotImplementedError) as error:
-        first = str(error).splitlines()[0]
-        raise ValueError(
-            f"`device` must be available to torch here; got {device!r}: {first}. "
-            f"Leave it out to train on the CPU."
-        ) from error

@@ -4,8 +4,8 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from isometry.lab._evaluation import evaluate, metrics_of
 from isometry.lab._files import Status
 from isometry.lab._process import Ranks, Signals
 from isometry.lab._train.experiment import Experiment
-from isometry.lab._train.recorder import Recorder
+from isometry.lab._train.recorder import Recorder, RunState
 from isometry.lab._train.spectrum import largest_angle, orthogonality_error
 from isometry.lab.task import Batch, Split
 
@@ -25,33 +25,8 @@ from isometry.lab.task import Batch, Split
 _DIVERGED = 1e3
 SPLITS: tuple[Split, ...] = ("validation", "test")
 
-
-@dataclass
-class RunState:
-    """The progress of a run, which a checkpoint stores besides the tensors.
-
-    Attributes:
-        step: number of steps so far.
-        seconds: wall time of the steps, without evaluations and checkpoints. It
-            includes the time for which the process was suspended during a step.
-        cpu_seconds: processor time of the steps, summed over all threads.
-        first_loss: loss of the first batch.
-        last: step of the last evaluation, and the means of each split.
-        best: step and means of the evaluation with the best validation result.
-        best_test: step and means of the evaluation with the best test result. The
-            paper's table of MNIST reports this result; its other tables do not.
-        solved_at: the step since which every evaluation has found the task solved; None
-            if the last evaluation did not.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    first_loss: float | None = None
-    last: dict[str, Any] = field(default_factory=dict)
-    best: dict[str, Any] = field(default_factory=dict)
-    best_test: dict[str, Any] = field(default_factory=dict)
-    solved_at: int | None = None
+# a function of a model, a split and the number of sequences in a batch
+Measure = Callable[[Callable[[Tensor], Tensor], Split, int], dict[str, float]]
 
 
 @dataclass
@@ -102,9 +77,11 @@ class Step:
         torch.manual_seed((config.seed << 32) + index * ranks.count + ranks.rank)
         part = {"rank": ranks.rank, "ranks": ranks.count}
         on_cpu = task.batch(index, size=config.batch_size, seed=config.seed, **part)
-        batch, weights = to_device(on_cpu, ranks.device), task.weights(on_cpu)
+        x, y, lengths = on_cpu
+        lengths = None if lengths is None else lengths.to(ranks.device)
+        batch = Batch(x.to(ranks.device), y.to(ranks.device), lengths)
         outputs = model(batch.x)
-        loss = task.loss(outputs, batch)
+        loss, weights = task.loss(outputs, batch), task.weights(on_cpu)
         return cls(experiment, ranks, index, batch, weights, outputs, loss)
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
@@ -125,8 +102,7 @@ class Step:
         for optimizer in experiment.optimizers:
             optimizer.zero_grad()
         (self.loss if self.ranks.count == 1 else self.loss * self.share).backward()
-        clip_norm = recipe.schedule.clip_norm
-        if clip_norm is not None:
+        if (clip_norm := recipe.schedule.clip_norm) is not None:
             clip_grad_norm_(experiment.model.parameters(), clip_norm)
         self._decay_rates()
         for optimizer in experiment.optimizers:
@@ -188,9 +164,8 @@ class Trainer:
         experiment, state, recorder = self.experiment, self.state, self.recorder
         config = experiment.config.training
         model = self.ranks.parallel(experiment.model)
-        iterations, every = config.iterations, config.evaluate_every
-        assert iterations is not None
-        assert every is not None
+        # neither is None, since the config was resolved
+        iterations, every = config.iterations or 0, config.evaluate_every or 1
         with Signals() as signals:
             while state.step < iterations:
                 begin, cpu = time.perf_counter(), time.process_time()
@@ -214,7 +189,7 @@ class Trainer:
                     # do not replace a good checkpoint with weights that are not finite
                     if not _finite(experiment):
                         return "diverged"
-                    recorder.checkpoint(asdict(state), is_best=is_best)
+                    recorder.checkpoint(state, is_best=is_best)
                 if solved or (stop and not last):
                     return "solved" if solved else "interrupted"
         return "finished"
@@ -253,27 +228,23 @@ class Trainer:
             state.solved_at = state.step
         return state.step >= state.solved_at + config.solved_for
 
-    def on_splits(
-        self,
-        measure: Callable[[Callable[[Tensor], Tensor], Split, int], dict[str, float]],
-    ) -> dict[str, dict[str, float]]:
+    def on_splits(self, measure: Measure) -> dict[str, dict[str, float]]:
         """Measure the model on the validation and the test sequences.
 
         Args:
-            measure: called with the model, the split, and the number of sequences in
-                a batch. The model returns its outputs on the CPU, where the answers
-                are.
+            measure: the measurement. The model that it is called with returns its
+                outputs on the CPU, where the answers are.
 
         Returns:
             The results of `measure`, keyed by split.
         """
         model, size = self.experiment.model, self.experiment.config.training.batch_size
-        device = self.ranks.device
+
+        def on_cpu(x: Tensor) -> Tensor:
+            return model(x.to(self.ranks.device)).cpu()
+
         model.eval()
-        values = {
-            split: measure(lambda x: model(x.to(device)).cpu(), split, size)
-            for split in SPLITS
-        }
+        values = {split: measure(on_cpu, split, size) for split in SPLITS}
         model.train()
         return values
 
@@ -287,10 +258,3 @@ def _diverged(loss: float, state: RunState) -> bool:
 def _finite(experiment: Experiment) -> bool:
     sums = [p.detach().sum().isfinite() for p in experiment.model.parameters()]
     return bool(torch.stack(sums).all())
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Move a batch to a device."""
-    x, y, lengths = batch
-    lengths = None if lengths is None else lengths.to(device)
-    return Batch(x.to(device), y.to(device), lengths)

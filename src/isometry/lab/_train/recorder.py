@@ -7,9 +7,10 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,11 +18,35 @@ from torch.optim import Optimizer
 from isometry.lab._files import CHECKPOINT, Metrics, RunError, write_atomically
 from isometry.lab._train.experiment import Experiment
 
-if TYPE_CHECKING:
-    from isometry.lab._train.loop import RunState
-
-
 KEY = "isometry"
+
+
+@dataclass
+class RunState:
+    """The progress of a run, which a checkpoint stores besides the tensors.
+
+    Attributes:
+        step: number of steps so far.
+        seconds: wall time of the steps, without evaluations and checkpoints. It
+            includes the time for which the process was suspended during a step.
+        cpu_seconds: processor time of the steps, summed over all threads.
+        first_loss: loss of the first batch.
+        last: step of the last evaluation, and the means of each split.
+        best: step and means of the evaluation with the best validation result.
+        best_test: step and means of the evaluation with the best test result. The
+            paper's table of MNIST reports this result; its other tables do not.
+        solved_at: the step since which every evaluation has found the task solved; None
+            if the last evaluation did not.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    first_loss: float | None = None
+    last: dict[str, Any] = field(default_factory=dict)
+    best: dict[str, Any] = field(default_factory=dict)
+    best_test: dict[str, Any] = field(default_factory=dict)
+    solved_at: int | None = None
 
 
 def pack(
@@ -163,10 +188,9 @@ class Events:
     """
 
     def __init__(self, folder: Path, records: Sequence[Mapping[str, Any]] = ()) -> None:
-        Writer = event_writer()
         for path in folder.glob("events.out.*"):
             path.unlink()
-        self.writer = Writer(str(folder))
+        self.writer = event_writer()(str(folder))
         # The time of an event is `start` plus the training time so far. Thus the curves
         # of a resumed run have no gaps.
         self.start = time.time() - max((r["seconds"] for r in records), default=0.0)
@@ -283,7 +307,7 @@ class Recorder:
         training, done = experiment.config.training, header.get("state", {}).get("step")
         stream = io.StringIO() if folder is None else sys.stderr
         self.progress = Progress(training.iterations or 0, done or 0, stream)
-        self.best_file = header.get("best_file")
+        self.best_file: dict[str, str] = header.get("best_file") or {}
         self.files: list[Metrics | Events] = []
         if folder is not None:
             self.metrics = Metrics(folder, int(header.get("metrics", 0)))
@@ -291,7 +315,7 @@ class Recorder:
         if folder is not None and training.tensorboard:
             self.files.append(Events(folder / "tensorboard", self.metrics.records()))
 
-    def write(self, state: "RunState", split: str, values: Mapping[str, float]) -> None:
+    def write(self, state: RunState, split: str, values: Mapping[str, float]) -> None:
         """Append a record to the metrics, and to the events if there are any."""
         clocks = {"seconds": state.seconds, "cpu_seconds": state.cpu_seconds}
         record = {"step": state.step} | {k: round(v, 3) for k, v in clocks.items()}
@@ -299,7 +323,7 @@ class Recorder:
         for file in self.files:
             file.write(record)
 
-    def checkpoint(self, state: dict[str, Any], *, is_best: bool) -> None:
+    def checkpoint(self, state: RunState, *, is_best: bool) -> None:
         """Replace the checkpoint, which also holds the length of the metrics file.
 
         The weights with the best validation result are in another file, which has the
@@ -308,22 +332,22 @@ class Recorder:
         when the process is killed.
 
         Args:
-            state: the fields of `RunState`.
+            state: the progress of the run.
             is_best: whether these weights have the best validation result so far.
         """
         if self.folder is None:
             return
         if is_best:
-            data = pack(self.experiment.model, (), {"step": state["step"]})
-            name = f"best-{state['step']}.safetensors"
+            data = pack(self.experiment.model, (), {"step": state.step})
+            name = f"best-{state.step}.safetensors"
             write_atomically(self.folder / name, data)
             self.best_file = {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
-        header = {"state": state, "metrics": self.metrics.size()}
-        header |= {"best_file": self.best_file}
+        header = {"state": asdict(state), "metrics": self.metrics.size()}
+        header |= {"best_file": self.best_file or None}
         data = pack(self.experiment.model, self.experiment.optimizers, header)
         write_atomically(self.folder / CHECKPOINT, data)
         for path in self.folder.glob("best-*.safetensors"):
-            if self.best_file is None or path.name != self.best_file["name"]:
+            if path.name != self.best_file.get("name"):
                 path.unlink()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Starts, resumes and loads runs."""
 
 import contextlib
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from isometry import count_parameters
+import isometry
 from isometry.lab import _files as files
-from isometry.lab._files import RunError, Status, Summary
-from isometry.lab._process import Ranks, environment, joined
+from isometry.lab._files import RunError, Status
+from isometry.lab._process import Ranks, environment, joined, revision
+from isometry.lab._train import recorder as records
 from isometry.lab._train.config import Config, read_config
 from isometry.lab._train.experiment import Experiment, Trust, build, make_model
-from isometry.lab._train.loop import RunState, Trainer
-from isometry.lab._train.recorder import Recorder, event_writer, read_best, unpack
+from isometry.lab._train.loop import Trainer
 from isometry.lab._train.spectrum import angles, orthogonality_error
 
 
@@ -26,11 +27,15 @@ class RunOutcome:
 
     Attributes:
         folder: folder of the run; None in every process but the first.
-        summary: the content of `summary.json`.
+        summary: the content of `summary.json`. Its entry `best` describes the
+            evaluation with the best validation result, `best_by_test` the evaluation
+            with the best test result, and `final` the last evaluation. Each of these
+            three holds the step and, for each split, the loss and the metrics at that
+            step. It is empty if there was no such evaluation.
     """
 
     folder: Path | None
-    summary: Summary
+    summary: dict[str, Any]
 
 
 def train(config: Config, out: Path | str | None = None) -> RunOutcome:
@@ -62,19 +67,24 @@ def train(config: Config, out: Path | str | None = None) -> RunOutcome:
     with _setup(config, trust=True) as (experiment, ranks):
         folder = None
         if ranks.is_first:
-            resolved = experiment.config
-            # shorten the name of a user's own class, package.module:Class, to Class
-            names = (config.task, config.training.model)
-            name = "-".join(word.rpartition(":")[2] for word in names)
-            name += f"-{resolved.training.hidden_size}"
-            folder = Path(out) if out else files.default_folder(name)
+            config = experiment.config
+            folder = Path(out) if out else files.default_folder(config.short_name)
             contents = {
-                files.CONFIG: resolved.to_json(),
+                files.CONFIG: config.to_json(),
                 files.ENVIRONMENT: files.as_json(environment(ranks=ranks.count)),
             }
             files.create(folder, contents)
-        with files.remove_if_unused(folder):
+        try:
             return _run(experiment, folder, ranks)
+        except RunError:
+            # the message may tell the user to resume the run, so keep its folder
+            raise
+        except Exception:
+            # Remove a folder without a recorded step. Then the user can correct the
+            # mistake, and repeat the command.
+            if folder is not None and not files.has_records(folder):
+                shutil.rmtree(folder)
+            raise
 
 
 def resume(
@@ -111,20 +121,20 @@ def resume(
     folder = Path(folder)
     before, summary = read_config(folder), files.read_summary(folder)
     config = before.changed(options)
-    steps, status = (summary["steps"], summary["status"]) if summary else (0, None)
+    steps, status = summary.get("steps", 0), summary.get("status")
     if status == "diverged":
         raise RunError(
             f"{folder} must be a run that can be resumed; "
             f"{files.divergence(folder, steps)}. It would diverge again. Begin another "
             f"run with a smaller `lr`."
         )
-    training, same = config.training, config.training == before.training
+    training = config.training
     # If a run was resumed for more steps and killed at once, its config already has the
     # larger number of steps, while its summary still describes the shorter run. Such a
     # run continues, although no option changes.
     more = training.epochs or (training.iterations or 0) > steps
     done = status == "solved" or (status == "finished" and not more)
-    if summary and same and done:
+    if done and training == before.training:
         return RunOutcome(folder, summary)
     if status == "finished" and not more:
         raise RunError(
@@ -177,7 +187,7 @@ def load_model(
         reason = "it has none yet"
         remedy = f"Resume the run: {files.resume_command(folder)}"
         summary = files.read_summary(folder)
-        if summary and summary["status"] == "diverged":
+        if summary.get("status") == "diverged":
             reason = files.divergence(folder, summary["steps"])
             remedy = "Begin another run with a smaller `lr`."
         raise RunError(f"{folder} must have a checkpoint; {reason}. {remedy}")
@@ -185,7 +195,7 @@ def load_model(
     with torch.random.fork_rng(devices=()):
         _, _, model = make_model(config, trust=trust)
     with _checkpoint_errors(folder):
-        unpack(read_best(folder, data) if best else data, model, ())
+        records.unpack(records.read_best(folder, data) if best else data, model, ())
     return model.eval()
 
 
@@ -202,7 +212,7 @@ def _setup(config: Config, *, trust: Trust) -> Iterator[tuple[Experiment, Ranks]
         with joined(training.device) as ranks:
             experiment = build(config, ranks.device, trust=trust)
             if training.tensorboard:
-                event_writer()
+                records.event_writer()
             try:
                 experiment.task.check()
             except ImportError as error:
@@ -221,34 +231,29 @@ def _run(
     """Lock the folder, load its checkpoint if any, train, and write the summary."""
     with files.locked(folder) if folder else contextlib.nullcontext():
         data = ranks.share(files.read_checkpoint(folder) if folder else None)
-        state, header = RunState(), dict[str, Any]()
-        if data:
-            with _checkpoint_errors(folder):
-                header = unpack(data, experiment.model, experiment.optimizers)
-                state = RunState(**header["state"])
-        iterations = experiment.config.training.iterations or 0
-        if iterations < state.step:
+        with _checkpoint_errors(folder):
+            model, optimizers = experiment.model, experiment.optimizers
+            header = records.unpack(data, model, optimizers) if data else {}
+            state = records.RunState(**header["state"] if data else {})
+        config = experiment.config
+        if (iterations := config.training.iterations or 0) < state.step:
             raise RunError(
                 f"`iterations` must be at least {state.step}, the number of steps so "
                 f"far; got {iterations}."
             )
         if folder is not None:
             if options:
-                _amend(folder, experiment.config, state.step, options)
+                # record the options with which the run is resumed
+                entry = {"step": state.step, "options": dict(options)}
+                if entry not in config.continued:
+                    config = replace(config, continued=[*config.continued, entry])
+                files.write_atomically(folder / files.CONFIG, config.to_json())
             # if the run had ended before, its summary is no longer true
             (folder / files.SUMMARY).unlink(missing_ok=True)
-        recorder = Recorder(experiment, folder, header)
+        recorder = records.Recorder(experiment, folder, header)
         with contextlib.closing(recorder):
-            recorder.progress.say(_greeting(experiment, folder, state))
+            recorder.progress.say(_greeting(experiment, folder, state.step))
             return _train_to_end(Trainer(experiment, state, ranks, recorder))
-
-
-def _amend(folder: Path, config: Config, step: int, options: Mapping[str, Any]) -> None:
-    """Record in `config.json` the options with which a run is resumed."""
-    entry = {"step": step, "options": dict(options)}
-    if entry not in config.continued:
-        config = replace(config, continued=(*config.continued, entry))
-    files.write_atomically(folder / files.CONFIG, config.to_json())
 
 
 def _train_to_end(trainer: Trainer) -> RunOutcome:
@@ -276,7 +281,7 @@ def _train_to_end(trainer: Trainer) -> RunOutcome:
             scores = trainer.on_splits(trainer.experiment.task.final_scores)
         except KeyboardInterrupt:
             status = "interrupted"
-    return RunOutcome(folder, _sum_up(trainer, status, scores))
+    return _sum_up(trainer, status, scores)
 
 
 @contextlib.contextmanager
@@ -290,16 +295,34 @@ def _checkpoint_errors(folder: Path | None) -> Iterator[None]:
     # Reading it does not execute any code.
     except Exception as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise RunError(
-            files.damaged(Path(files.CHECKPOINT), first) + files.origin(folder)
-        ) from error
+        message = files.damaged(Path(files.CHECKPOINT), first)
+        raise RunError(message + _origin(folder)) from error
 
 
-def _sum_up(trainer: Trainer, status: Status, scores: Mapping[str, Any]) -> Summary:
-    """Write `summary.json`, and return its content."""
+def _origin(folder: Path | None) -> str:
+    """Advice for an error message about a run of another revision of isometry.
+
+    The advice is empty if the run's revision is not known, or is the current one.
+    """
+    here = before = revision()
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if folder is not None:
+            before = files.read_json(folder / files.ENVIRONMENT).get("revision")
+    if not before or before == here:
+        return ""
+    return (
+        f" The run was started with revision {before} of isometry, but this is "
+        f"{here or isometry.__version__}. Reports can read runs from any revision, but "
+        f"other revisions may be unable to read the checkpoint. To resume, check out "
+        f"{before}."
+    )
+
+
+def _sum_up(trainer: Trainer, status: Status, scores: Mapping[str, Any]) -> RunOutcome:
+    """Write `summary.json`."""
     experiment, state = trainer.experiment, trainer.state
     model, folder = experiment.model, trainer.recorder.folder
-    summary: Summary = {
+    summary = {
         "status": status,
         "steps": state.step,
         "seconds": round(state.seconds, 3),
@@ -309,7 +332,7 @@ def _sum_up(trainer: Trainer, status: Status, scores: Mapping[str, Any]) -> Summ
         "best_by_test": state.best_test,
         "solved_at": state.solved_at,
         "final": state.last,
-        "parameters": count_parameters(model),
+        "parameters": isometry.count_parameters(model),
         "baseline": experiment.task.baseline,
         "angles": angles(model),
         "orthogonality": orthogonality_error(model),
@@ -319,15 +342,14 @@ def _sum_up(trainer: Trainer, status: Status, scores: Mapping[str, Any]) -> Summ
         summary["scores"] = dict(scores)
     if folder is not None:
         files.write_atomically(folder / files.SUMMARY, files.as_json(summary))
-    return summary
+    return RunOutcome(folder, summary)
 
 
-def _greeting(experiment: Experiment, folder: Path | None, state: RunState) -> str:
-    config, model = experiment.config, experiment.model
-    done = f", from step {state.step}" if state.step else ""
-    baseline = experiment.task.baseline
-    line = "" if baseline is None else f", baseline {baseline:.5g}"
-    return (
-        f"{config.task}: {config.training.model}, n = {config.training.hidden_size}, "
-        f"{count_parameters(model)} parameters{line}{done}; {folder}"
-    )
+def _greeting(experiment: Experiment, folder: Path | None, step: int) -> str:
+    config, baseline = experiment.config, experiment.task.baseline
+    training, count = config.training, isometry.count_parameters(experiment.model)
+    parts = [f"{config.task}: {training.model}", f"n = {training.hidden_size}"]
+    parts += [f"{count} parameters"]
+    parts += [] if baseline is None else [f"baseline {baseline:.5g}"]
+    parts += [f"from step {step}"] if step else []
+    return f"{', '.join(parts)}; {folder}"
