@@ -67,10 +67,9 @@ class Schedule:
         if all(row.parameters for row in self.optimizers):
             named = [name for row in self.optimizers for name in row.parameters]
             raise ValueError(
-                f"`optimizers` must include one without `parameters`, to update the "
-                f"parameters that no optimizer names; got optimizers only for "
-                f"{', '.join(named) or 'nothing'}. Add one, such as "
-                f"`OptimizerRecipe(Adam, {{'lr': 1e-3}})`."
+                f"`optimizers` must include one without `parameters`, for all that no "
+                f"optimizer names; got optimizers only for {', '.join(named) or 'none'}"
+                f". Add one, such as `OptimizerRecipe(Adam, {{'lr': 1e-3}})`."
             )
         for row in self.optimizers:
             if "lr" not in row.options:
@@ -167,8 +166,7 @@ class Recipe:
             if self.schedule.decay is not None:
                 if row.optimizer_class is Rprop:
                     raise ValueError(
-                        "`decay` must be left out for Rprop, which uses the learning "
-                        "rate only in its first step."
+                        "`decay` must be left out for Rprop: only step 1 uses `lr`."
                     )
                 # `initial_lr`, as torch's schedulers call it, is the rate before any
                 # decay. The training loop computes the rate of each step from it.
@@ -344,28 +342,6 @@ USUAL = Schedule(
 )
 
 
-def schedule_of(network: type[nn.Module]) -> Schedule:
-    """The schedule of a user's own network: its attribute `schedule`, or else `USUAL`.
-
-    Args:
-        network: the class.
-
-    Returns:
-        The schedule.
-
-    Raises:
-        TypeError: if the attribute is not a schedule.
-    """
-    schedule = getattr(network, "schedule", USUAL)
-    if not isinstance(schedule, Schedule):
-        raise TypeError(
-            f"`schedule` of {network.__name__} must be an isometry.lab.Schedule; got "
-            f"{schedule!r}. Write `Schedule((OptimizerRecipe(Adam, {{'lr': 1e-3}}),), "
-            f"source='mine')`."
-        )
-    return schedule
-
-
 def accept(value: Any) -> Network:
     """A `Network`, or a user's own class of networks as one, after a check."""
     if isinstance(value, Network):
@@ -378,23 +354,28 @@ def accept(value: Any) -> Network:
     signature = inspect.signature(kind)
     # a class that takes `output_size` has its own output layer; others are given one
     has_output = "output_size" in signature.parameters
-    sizes = {"input_size": 1, "hidden_size": 1, "output_size": 1} if has_output else {}
+
+    def sized(inputs: int, size: int, outputs: int) -> partial[nn.Module]:
+        if not has_output:
+            return partial(kind, inputs, size)
+        return partial(kind, input_size=inputs, hidden_size=size, output_size=outputs)
+
+    def make(task: AbstractTask, size: int, options: dict[str, Any], _: Draw) -> Any:
+        return sized(task.input_size, size, task.output_size)(**options)
+
     try:
-        signature.bind(*(() if has_output else (1, 1)), **sizes)
+        signature.bind(*sized(1, 1, 1).args, **sized(1, 1, 1).keywords)
     except TypeError as error:
         raise ValueError(
             f"`model` must be a class that is called with `input_size`, `hidden_size` "
             f"and, if it makes its own output layer, `output_size`; got {value!r}: "
             f"{error}. Give its other arguments a default."
         ) from error
-
-    def make(
-        task: AbstractTask, size: int, options: dict[str, Any], _draw: Draw
-    ) -> nn.Module:
-        if has_output:
-            sizes = {"input_size": task.input_size, "output_size": task.output_size}
-            return kind(**sizes, hidden_size=size, **options)
-        return kind(task.input_size, size, **options)
-
-    schedule = schedule_of(kind)
+    schedule = getattr(kind, "schedule", USUAL)
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f"`schedule` of {kind.__name__} must be an isometry.lab.Schedule; got "
+            f"{schedule!r}. Write `Schedule((OptimizerRecipe(Adam, {{'lr': 1e-3}}),), "
+            f"source='mine')`."
+        )
     return Network(make, lambda *_: schedule, None if has_output else torch_output)

@@ -113,14 +113,11 @@ class AbstractTask(ABC):
         """
         key, heading, in_title = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
+        usual = {f.name: f.default for f in fields(self) if f.default is not MISSING}
         # a field without a plain default is assumed to have `default_factory=dict`, so
         # its usual value is an empty dictionary
-        usual = {
-            f.name: {} if f.default is MISSING else f.default for f in fields(self)
-        }
-        unusual = {
-            k: v for k, v in options.items() if v != usual[k] and k not in in_title
-        }
+        changed = {k: v for k, v in options.items() if v != usual.get(k, {})}
+        unusual = {k: v for k, v in changed.items() if k not in in_title}
         words = (f", {name.replace('_', ' ')} {v}" for name, v in unusual.items())
         return {
             "key": key,
@@ -156,7 +153,7 @@ class AbstractTask(ABC):
             ImportError: if a package that the task needs is not installed.
         """
 
-    def epoch(self, size: int) -> int | None:  # noqa: ARG002 - the default ignores it
+    def epoch(self, size: int) -> int | None:
         """Number of batches in an epoch, at least 1; None if the data is endless."""
         return None
 
@@ -203,7 +200,7 @@ class AbstractTask(ABC):
             A scalar tensor.
         """
 
-    def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:  # noqa: ARG002 - the default implementation ignores them
+    def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
         """Metrics other than the loss, as means over the batch, keyed by name."""
         return {}
 
@@ -217,10 +214,7 @@ class AbstractTask(ABC):
         return {"loss": batch.x.shape[1]}
 
     def final_scores(
-        self,
-        model: "Callable[[Tensor], Tensor]",  # noqa: ARG002 - the default implementation ignores it
-        split: Split,  # noqa: ARG002 - the default implementation ignores it
-        size: int,  # noqa: ARG002 - the default implementation ignores it
+        self, model: "Callable[[Tensor], Tensor]", split: Split, size: int
     ) -> dict[str, float]:
         """Slow scores, which are computed only once, after training.
 

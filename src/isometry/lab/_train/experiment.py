@@ -216,11 +216,15 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
         names = _options_of(training.model, task)
         unknown = [name for name in options if name not in {*names, *_RENAMED}]
         reason = suggestion(unknown[0], names) if unknown else f" {error}."
+        listed, known = ", ".join(unknown or options), ", ".join(names) or "no options"
         raise ValueError(
-            f"`model_options` must be options of {recipe.name}; got "
-            f"{', '.join(unknown or options)}.{reason} It has "
-            f"{', '.join(names) or 'no options'}."
+            f"`model_options` must be options of {recipe.name}; got {listed}.{reason} "
+            f"It has {known}."
         ) from error
+
+
+# the kinds of the parameters *args and **kwargs
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _options_of(name: str, task: AbstractTask) -> list[str]:
@@ -229,14 +233,12 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
     network = type(getattr(model, "network", model))
     names: list[str] = []
     for kind in network.__mro__:
-        signature = inspect.signature(kind.__init__).parameters.values()
-        variable = [p.name for p in signature if p.kind is p.VAR_KEYWORD]
-        names += [p.name for p in signature if p.kind is not p.VAR_POSITIONAL]
+        parameters = inspect.signature(kind.__init__).parameters.values()
+        names += [p.name for p in parameters if p.kind not in _VARIABLE]
         # A class with **kwargs, such as a torch layer, passes further options on to its
         # base class. Any other class has no further options, so stop there.
-        if not variable:
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-        names.remove(variable[0])
     return [n for n in dict.fromkeys(names) if n not in _OTHERS | _decided(name)]
 
 
@@ -317,17 +319,16 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
     if row.parameters and training.lr_ratio is not None:
         if lr == 0 and training.lr is None:
             raise ValueError(
-                f"`lr` must be passed together with `lr_ratio` for {training.model}, "
-                f"since its schedule has a rate of 0, of which every part is 0; got "
-                f"only `lr_ratio`."
+                f"`lr` must be passed with `lr_ratio` for {training.model}, since its "
+                f"schedule has a rate of 0; got only `lr_ratio`."
             )
         return lr * training.lr_ratio
     if lr == before:
         return row.options["lr"]
     if before == 0:
         raise ValueError(
-            f"`lr` must be left out for {training.model}, since its schedule has a "
-            f"rate of 0, which no factor changes; got {lr}. Or pass `lr_ratio` as well."
+            f"`lr` must be left out for {training.model}, or passed with `lr_ratio`, "
+            f"since its schedule has a rate of 0; got {lr}."
         )
     return lr * (row.options["lr"] / before)
 
@@ -335,12 +336,9 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
 def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
     """The recipe as stored in `config.json`, with the network's current defaults."""
     network = getattr(model, "network", model)
-    signature = inspect.signature(type(network).__init__)
-    usual = {
-        name: parameter.default
-        for name, parameter in signature.parameters.items()
-        if isinstance(parameter.default, bool | int | float | str | None)
-    }
+    parameters = inspect.signature(type(network).__init__).parameters.values()
+    plain = int | float | str | None
+    usual = {p.name: p.default for p in parameters if isinstance(p.default, plain)}
     options = usual | dict(recipe.options)
     omitted = {"generator", "device", "dtype"} | _decided(name)
     decay = recipe.schedule.decay
