@@ -63,7 +63,7 @@ def training_step(experiment: Experiment) -> Call:
     ranks, indices = Ranks(0, 1, CPU), count()
 
     def step() -> None:
-        update = Step.forward(experiment, experiment.model, ranks, next(indices))
+        update = Step(experiment, experiment.model, ranks, next(indices))
         update.agree(interrupt=False)
         update.update()
 

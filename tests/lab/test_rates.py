@@ -30,7 +30,7 @@ def test_rates_decay_to_zero_over_the_run(decay, factors, model):
     first = [group["lr"] for group in groups]
     assert len(first) > 1
     for index, factor in enumerate(factors):
-        Step.forward(experiment, experiment.model, Ranks(0, 1, CPU), index).update()
+        Step(experiment, experiment.model, Ranks(0, 1, CPU), index).update()
         expected = [factor * lr for lr in first]
         assert [group["lr"] for group in groups] == pytest.approx(expected, rel=1e-12)
 
@@ -45,7 +45,7 @@ def test_a_gradient_is_clipped_to_its_norm(options):
     norm, grads = 1e-3, []
     for more in ({}, {"clip_norm": norm}):
         experiment = build(small(**options, **more), CPU)
-        Step.forward(experiment, experiment.model, Ranks(0, 1, CPU), 0).update()
+        Step(experiment, experiment.model, Ranks(0, 1, CPU), 0).update()
         parts = [p.grad for p in experiment.model.parameters() if p.grad is not None]
         # real numbers: a complex gradient counts as two
         grads.append(torch.cat([p.to(torch.cfloat).flatten() for p in parts]))
@@ -104,8 +104,12 @@ def test_a_rate_of_zero_stays_zero():
     """A schedule may freeze parameters with a rate of 0."""
     assert frozen_rest({}) == [0.0, 1e-3]
     assert frozen_rest({"lr": 0.5, "lr_ratio": 0.1}) == [0.5, 0.05]
-    with pytest.raises(ValueError, match=r"`lr` must be left out .* rate of 0"):
+    with pytest.raises(
+        ValueError, match=r"passed together .* rate of 0; got only `lr`"
+    ):
         frozen_rest({"lr": 0.5})
     # both rates used to become 0
-    with pytest.raises(ValueError, match=r"`lr` must be passed .* rate of 0"):
+    with pytest.raises(
+        ValueError, match=r"passed together .* of 0; got only `lr_ratio`"
+    ):
         frozen_rest({"lr_ratio": 0.1})

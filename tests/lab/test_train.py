@@ -289,7 +289,7 @@ def test_layers_of_torch_have_no_recurrent_map(name, tmp_path):
 def test_a_step_is_that_of_torch():
     """A step has the gradients of the task's loss and the recipe's optimizers."""
     one, two = build(small(), CPU), build(small(), CPU)
-    step = Step.forward(one, one.model, Ranks(0, 1, CPU), 0)
+    step = Step(one, one.model, Ranks(0, 1, CPU), 0)
     step.agree(interrupt=False)
     step.update()
     batch = two.task.batch(0, size=4, seed=shifted_seed(5544))
@@ -357,7 +357,7 @@ def test_networks_have_the_sizes_of_the_task(name, symbols):
     experiment: Any = build(Config("copying", options, training), CPU)
     assert experiment.model.output.out_features == symbols + 1
     assert experiment.model.network.input_size == symbols + 2
-    step = Step.forward(experiment, experiment.model, Ranks(0, 1, CPU), 0)
+    step = Step(experiment, experiment.model, Ranks(0, 1, CPU), 0)
     loss, _ = step.agree(interrupt=False)
     step.update()
     assert math.isfinite(loss)

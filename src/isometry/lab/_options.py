@@ -161,14 +161,14 @@ def add_fields(
         only: names of the fields that become options; if None, all fields do.
     """
     group, docs = parser.add_argument_group(title), describe(config)
-    types = types_of(config)
-    for field in fields(config):
-        if only is None or field.name in only:
-            text, usual = docs.get(field.name, "").replace("%", "%%"), field.default
+    for name, kind in types_of(config).items():
+        if only is None or name in only:
+            text = docs.get(name, "").replace("%", "%%")
+            usual = getattr(config, name, "")
             if isinstance(usual, int | float | str) and usual != "":
                 text += f" ({usual})"
-            arguments = _arguments(field.name, types[field.name], several=several)
-            group.add_argument(option_of(field.name), help=text, **arguments)
+            arguments = _arguments(name, kind, several=several)
+            group.add_argument(option_of(name), help=text, **arguments)
 
 
 def add_hidden(

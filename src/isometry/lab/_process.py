@@ -117,11 +117,10 @@ class Signals:
         received: whether SIGINT or SIGTERM has been received.
     """
 
-    def __init__(self) -> None:
-        self.received = False
-        self.before: dict[int, Any] = {}
+    received = False
 
     def __enter__(self) -> Self:
+        self.before: dict[int, Any] = {}
         # Python lets only the main thread set handlers. A run in another thread does
         # not notice signals, so the caller has to stop it.
         if threading.current_thread() is threading.main_thread():
@@ -177,10 +176,9 @@ class Ranks:
         The first process passes the bytes, or None for no bytes. The others pass None.
         The method returns the bytes in every process.
         """
-        if self.count == 1:
-            return data or b""
         contents = [data]
-        distributed.broadcast_object_list(contents, src=0, device=self.device)
+        if self.count > 1:
+            distributed.broadcast_object_list(contents, src=0, device=self.device)
         return contents[0] or b""
 
 

@@ -316,21 +316,15 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
     lr = before if training.lr is None else training.lr
     if row is rest:
         return lr
-    if row.parameters and training.lr_ratio is not None:
-        if lr == 0 and training.lr is None:
-            raise ValueError(
-                f"`lr` must be passed with `lr_ratio` for {training.model}, since its "
-                f"schedule has a rate of 0; got only `lr_ratio`."
-            )
-        return lr * training.lr_ratio
-    if lr == before:
-        return row.options["lr"]
-    if before == 0:
+    if before == 0 and (training.lr is None) != (training.lr_ratio is None):
+        only = "lr" if training.lr_ratio is None else "lr_ratio"
         raise ValueError(
-            f"`lr` must be left out for {training.model}, or passed with `lr_ratio`, "
-            f"since its schedule has a rate of 0; got {lr}."
+            f"`lr` and `lr_ratio` must be passed together for {training.model}, since "
+            f"its schedule has a rate of 0; got only `{only}`."
         )
-    return lr * (row.options["lr"] / before)
+    if training.lr_ratio is not None:
+        return lr * training.lr_ratio
+    return row.options["lr"] if lr == before else lr * (row.options["lr"] / before)
 
 
 def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:

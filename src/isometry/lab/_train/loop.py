@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -29,14 +28,19 @@ SPLITS: tuple[Split, ...] = ("validation", "test")
 Measure = Callable[[Callable[[Tensor], Tensor], Split, int], dict[str, float]]
 
 
-@dataclass
 class Step:
     """One training step, on this process's part of the batch.
 
-    Attributes:
+    A new step sets the global seed, draws its batch, and computes the loss.
+
+    Args:
         experiment: the task, the model and its optimizers.
+        model: the model of the experiment; with several processes, wrapped so that its
+            gradients are averaged over all processes.
         ranks: the rank of this process among the processes that share each batch.
         index: index of the step, counting from 0.
+
+    Attributes:
         batch: this process's part of the batch.
         weights: weights of this part in the means of the loss and the metrics, keyed
             by name, from `task.weights`.
@@ -47,42 +51,23 @@ class Step:
             gradient of the mean loss of the whole batch.
     """
 
-    experiment: Experiment
-    ranks: Ranks
-    index: int
-    batch: Batch
-    weights: dict[str, int]
-    outputs: Tensor
-    loss: Tensor
-    share: float = 1.0
+    share = 1.0
 
-    @classmethod
-    def forward(
-        cls, experiment: Experiment, model: nn.Module, ranks: Ranks, index: int
-    ) -> Self:
-        """Set the global seed, draw the batch of a step, and compute its loss.
-
-        Args:
-            experiment: the task, the model and its optimizers.
-            model: the model of the experiment; with several processes, wrapped so that
-                its gradients are averaged over all processes.
-            ranks: the rank of this process among the processes that share each batch.
-            index: index of the step, counting from 0.
-
-        Returns:
-            The step, whose `update` is still to be called.
-        """
+    def __init__(
+        self, experiment: Experiment, model: nn.Module, ranks: Ranks, index: int
+    ) -> None:
+        self.experiment, self.ranks, self.index = experiment, ranks, index
         task, config = experiment.task, experiment.config.training
         # set the seed at each step, so that dropout is the same in a resumed run
         torch.manual_seed((config.seed << 32) + index * ranks.count + ranks.rank)
         part = {"rank": ranks.rank, "ranks": ranks.count}
         on_cpu = task.batch(index, size=config.batch_size, seed=config.seed, **part)
+        self.weights = task.weights(on_cpu)
         x, y, lengths = on_cpu
         lengths = None if lengths is None else lengths.to(ranks.device)
-        batch = Batch(x.to(ranks.device), y.to(ranks.device), lengths)
-        outputs = model(batch.x)
-        loss, weights = task.loss(outputs, batch), task.weights(on_cpu)
-        return cls(experiment, ranks, index, batch, weights, outputs, loss)
+        self.batch = Batch(x.to(ranks.device), y.to(ranks.device), lengths)
+        self.outputs: Tensor = model(self.batch.x)
+        self.loss = task.loss(self.outputs, self.batch)
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
         """The loss of the whole batch, and whether any process was told to stop.
@@ -104,25 +89,17 @@ class Step:
         (self.loss if self.ranks.count == 1 else self.loss * self.share).backward()
         if (clip_norm := recipe.schedule.clip_norm) is not None:
             clip_grad_norm_(experiment.model.parameters(), clip_norm)
-        self._decay_rates()
+        decay, steps = recipe.schedule.decay, experiment.config.training.iterations or 0
+        if decay is not None:
+            # Compute the rates from the index of this step, so that a resumed run has
+            # the same rates to the last bit. Most of torch's schedulers compute each
+            # rate from the previous rate, so a checkpoint would have to store their
+            # state as well.
+            for group in (g for o in experiment.optimizers for g in o.param_groups):
+                group["lr"] = group["initial_lr"] * decay(self.index / steps)
         for optimizer in experiment.optimizers:
             optimizer.step()
         recipe.after_step(experiment.model)
-
-    def _decay_rates(self) -> None:
-        """Set the learning rates from the index of this step and the run's length.
-
-        Thus a resumed run has the same rates to the last bit. Most of torch's
-        schedulers compute each rate from the previous rate, so a checkpoint would have
-        to store their state as well.
-        """
-        decay = self.experiment.recipe.schedule.decay
-        iterations = self.experiment.config.training.iterations
-        if decay is not None and iterations is not None:
-            factor = decay(self.index / iterations)
-            for optimizer in self.experiment.optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = group["initial_lr"] * factor
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the task on the whole batch, over all processes."""
@@ -169,7 +146,7 @@ class Trainer:
         with Signals() as signals:
             while state.step < iterations:
                 begin, cpu = time.perf_counter(), time.process_time()
-                step = Step.forward(experiment, model, self.ranks, state.step)
+                step = Step(experiment, model, self.ranks, state.step)
                 loss, stop = step.agree(interrupt=signals.received)
                 if _diverged(loss, state):
                     return "diverged"

@@ -103,14 +103,15 @@ def unpack(
     model.load_state_dict(_under("model.", tensors))
     pairs = zip(optimizers, metadata["optimizers"], strict=bool(optimizers))
     for i, (optimizer, plain) in enumerate(pairs):
-        state: dict[int, dict[str, Any]] = {
-            int(index): dict(values) for index, values in plain["state"].items()
-        }
+        state = {int(index): dict(values) for index, values in plain["state"].items()}
         for path, value in _under(f"optimizer.{i}.", tensors).items():
             index, _, name = path.partition(".")
             state[int(index)][name] = value
-        groups = [_tuples(group) for group in plain["param_groups"]]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        for group in plain["param_groups"]:
+            # turn options such as betas, which JSON stores as lists, into tuples again
+            tuples = {k: tuple(v) for k, v in group.items() if isinstance(v, list)}
+            group.update(tuples, params=group["params"])
+        optimizer.load_state_dict(plain | {"state": state})
     return metadata["state"]
 
 
@@ -160,14 +161,6 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {
         k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)
-    }
-
-
-def _tuples(group: dict[str, Any]) -> dict[str, Any]:
-    """Turn options such as betas, which JSON stores as lists, into tuples again."""
-    return {
-        name: tuple(value) if isinstance(value, list) and name != "params" else value
-        for name, value in group.items()
     }
 
 
@@ -284,9 +277,8 @@ class Progress:
 
 
 def _listed(values: Mapping[str, float]) -> str:
-    return "  ".join(
-        f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items()
-    )
+    pairs = [f"{name} {value:.4g}" for name, value in values.items()]
+    return "  ".join(pairs).replace("_", " ")
 
 
 class Recorder:
