@@ -78,6 +78,16 @@ def test_all_options_of_ones_own_network_are_recorded():
     assert recipe["options"] == {"mode": "fast"}
 
 
+@pytest.mark.errors
+def test_all_options_of_ones_own_network_are_suggested():
+    """A mistyped `mode` is recognized; the error used to say "It has no options"."""
+    register(Moody, name="moody")
+    with pytest.raises(
+        ValueError, match=r"got moode\. Did you mean mode\? It has mode"
+    ):
+        build(small(model="moody", model_options={"moode": "x"}), torch.device("cpu"))
+
+
 def test_a_string_that_looks_like_a_constant_survives():
     """A command spells strings so that they are read back as strings."""
     _, word = spell("model_options", {"x": "True"})

@@ -185,11 +185,11 @@ def check_model(training: Training, *, trust: Trust) -> None:
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # further parameters of a network's constructor that are not options for the user
-_OTHERS = {"self", "mode", "generator", "device", "dtype"}
+_OTHERS = {"self", "generator", "device", "dtype"}
 # Options that change the layout or the size of inputs or outputs. A user cannot set
 # them, because tasks put time first, and the output layer reads states of `hidden_size`
-# features.
-_LAYOUT = {"batch_first", "last_only", "bidirectional", "proj_size"}
+# features. torch's layers pass their `mode` to their base class themselves.
+_LAYOUT = {"batch_first", "last_only", "bidirectional", "proj_size", "mode"}
 
 
 def _decided(name: str) -> set[str]:
@@ -334,7 +334,7 @@ def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
     plain = int | float | str | None
     usual = {p.name: p.default for p in parameters if isinstance(p.default, plain)}
     options = usual | dict(recipe.options)
-    omitted = {"generator", "device", "dtype"} | _decided(name)
+    omitted = _OTHERS | _decided(name)
     decay = recipe.schedule.decay
     return {
         "network": type(network).__name__,
