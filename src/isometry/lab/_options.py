@@ -208,12 +208,12 @@ def spell(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [option if value else option.replace("--", "--no-", 1)]
     if isinstance(value, dict):
-        texts = {
+        words = []
+        for key, entry in value.items():
             # quote a string such as "3", which would otherwise be read as a number
-            k: v if isinstance(v, str) and value_of(v) is v else json.dumps(v)
-            for k, v in value.items()
-        }
-        return [word for k, v in texts.items() for word in (option, f"{k}={v}")]
+            plain = isinstance(entry, str) and value_of(entry) is entry
+            words += [option, f"{key}={entry if plain else json.dumps(entry)}"]
+        return words
     return [option, str(value)]
 
 

@@ -254,15 +254,10 @@ class Config:
         iterations = before.iterations or recipe.iterations or 1000
         if before.iterations is None and epoch is not None:
             iterations = epoch * (before.epochs or recipe.epochs or 1)
-        training = replace(
-            before,
-            iterations=iterations,
-            epochs=None,
-            hidden_size=recipe.hidden_size,
-            threads=before.threads or threads,
-            evaluate_every=before.evaluate_every or epoch or 100,
-        )
-        return replace(self, training=training)
+        numbers = {"iterations": iterations, "hidden_size": recipe.hidden_size}
+        numbers["threads"] = before.threads or threads
+        numbers["evaluate_every"] = before.evaluate_every or epoch or 100
+        return replace(self, training=replace(before, epochs=None, **numbers))
 
 
 def read_config(folder: Path) -> Config:
