@@ -43,8 +43,8 @@ def add_tasks(
 
     add = functools.partial(parser.add_argument, default=argparse.SUPPRESS)
     add("--resume", type=Path, metavar="DIR", help=resume)
-    trust = "with --resume: import your own classes that are named in the folder"
-    add("--trust", action="store_true", help=trust)
+    text = "with --resume: import your own classes that are named in the folder"
+    add("--trust", action="store_true", help=text)
     add_own(parser)
     _options.add_hidden(parser, [Training], several=several)
     # Options that a task must not have. `--task` and `--command` are not options of the
@@ -53,10 +53,9 @@ def add_tasks(
     reserved = {*options, "--task", "--command"}
     _options.add_hidden(parser, TASKS.ours.values(), several=several)
     # `words` will hold the task and all words after it
-    task = "one of the tasks below, or your own class as package.module:Class"
-    words = parser.add_argument(
-        "words", nargs=argparse.PARSER, metavar="TASK", help=task
-    )
+    text = "one of the tasks below, or your own class as package.module:Class"
+    words = parser.add_argument("words", nargs=argparse.PARSER, help=text)
+    words.metavar = "TASK"
     # The task is not required: a file may name it, and a resumed run already has one.
     words.required = False
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

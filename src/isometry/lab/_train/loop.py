@@ -148,7 +148,10 @@ class Trainer:
                 begin, cpu = time.perf_counter(), time.process_time()
                 step = Step(experiment, model, self.ranks, state.step)
                 loss, stop = step.agree(interrupt=signals.received)
-                if _diverged(loss, state):
+                if state.first_loss is None:
+                    state.first_loss = loss
+                largest = _DIVERGED * max(state.first_loss, 1.0)
+                if not math.isfinite(loss) or loss > largest:
                     return "diverged"
                 step.update()
                 state.step += 1
@@ -224,12 +227,6 @@ class Trainer:
         values = {split: measure(on_cpu, split, size) for split in SPLITS}
         model.train()
         return values
-
-
-def _diverged(loss: float, state: RunState) -> bool:
-    if state.first_loss is None:
-        state.first_loss = loss
-    return not math.isfinite(loss) or loss > _DIVERGED * max(state.first_loss, 1.0)
 
 
 def _finite(experiment: Experiment) -> bool:

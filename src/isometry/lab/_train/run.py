@@ -272,8 +272,7 @@ def _train_to_end(trainer: Trainer) -> RunOutcome:
     except (ValueError, TypeError) as error:
         # The options were checked before, so this error is not about them, and the user
         # needs a traceback. The command line prints one if the error has a note.
-        steps = trainer.state.step
-        error.add_note(f"isometry: raised after {steps} steps of the run")
+        error.add_note(f"isometry: raised after {trainer.state.step} steps of the run")
         raise
     scores: Mapping[str, Any] = {}
     if status == "finished" and trainer.ranks.is_first:
