@@ -9,15 +9,10 @@ from typing import Any
 class Pairs(argparse.Action):
     """Collects the NAME=VALUE pairs of a repeated option in a dictionary."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse passes it
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,  # noqa: ARG002 - argparse passes it
-    ) -> None:
+    def __call__(self, *arguments: Any, **_: object) -> None:
         """Add a pair to the dictionary."""
-        (name, value), pairs = values, getattr(namespace, self.dest, {})
+        _parser, namespace, (name, value), _option = arguments
+        pairs = getattr(namespace, self.dest, {})
         if name in pairs and pairs[name] != value:
             raise argparse.ArgumentError(
                 self, f"{name} must have one value; got {pairs[name]!r} and {value!r}"

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import FrameType
 from typing import Any, Self
 
 import torch
@@ -132,7 +131,7 @@ class Signals:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def _remember(self, _number: int, _frame: FrameType | None) -> None:
+    def _remember(self, *_: object) -> None:
         self.received = True
 
 
