@@ -10,7 +10,7 @@ from torch import Tensor
 from isometry.groups import AbstractManifold
 
 # an error that depends on the size t of a step
-Curve = Callable[[float], Tensor]
+Decay = Callable[[float], Tensor]
 
 # The largest error that is accepted as rounding, in units of n eps. The worst error in
 # any of the checks over 20 seeds and four dtypes is 5.1 for groups (Quadrupole in
@@ -84,7 +84,7 @@ class Case:
         if not worst <= bound:
             self.fail(method, must, f"the error is {worst:.1e}, above {bound:.1e}")
 
-    def order(self, method: str, must: str, error: Curve, order: float = 2.0) -> None:
+    def order(self, method: str, must: str, error: Decay, order: float = 2.0) -> None:
         """Raise unless error(t) is O(t^order), according to a fitted slope.
 
         The case must be in double precision. Errors at the level of rounding are not
