@@ -3,6 +3,7 @@
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,6 +101,20 @@ def test_fashion_is_read_in_the_same_way(root):
         for name in ("mnist", "fashion-mnist")
     )
     assert_close(first.x, second.x)
+
+
+def test_each_file_is_read_once(root, monkeypatch):
+    """Each file used to be read and verified twice."""
+    names: list[str] = []
+    original = catalogue.verified
+
+    def noted(file: catalogue.File, *rest: Any) -> bytes:
+        names.append(file.name)
+        return original(file, *rest)
+
+    monkeypatch.setattr(catalogue, "verified", noted)
+    next(MnistTask(root=root).evaluation("test", 1))
+    assert sorted(names) == sorted(images())
 
 
 def test_baseline_is_the_loss_of_no_opinion(root):
