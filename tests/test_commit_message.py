@@ -54,6 +54,15 @@ def test_a_commit_to_a_kernel_has_a_body():
     assert errors(f"{title}\n", ["README.md"]) == []
 
 
+@pytest.mark.errors
+def test_a_body_has_short_lines():
+    """`git log` does not wrap: some bodies were one line of 400 characters."""
+    title = "tests: draw fewer numbers"
+    (sentence,) = errors(f"{title}\n\n{'x' * 97}\nand more\n", [])
+    assert sentence.endswith("at most 96 characters; got 97.")
+    assert errors(f"{title}\n\n{'x' * 96}\n", []) == []
+
+
 def test_the_hook_refuses_a_message(tmp_path):
     """Git's hook calls the program with the file that holds the message."""
     path = tmp_path / "message"

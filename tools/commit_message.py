@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LONGEST = 72
+# a line of the body; `git log` indents it by four columns
+WIDEST = 96
 # an area, such as "nn", "_backend/c" or "nn, optim", and what the commit does
 TITLE = re.compile(r"[\w./-]+(, [\w./-]+)*: \S.*[^.\s]")
 # a word with one of these endings is no imperative, except for verbs such as "bring"
@@ -52,6 +54,11 @@ def errors(message: str, files: Iterable[str]) -> list[str]:
         sentences.append(
             f"After the area, the title must be an imperative, such as 'fix the "
             f"error'; got {verb!r}."
+        )
+    widest = max(map(len, body), default=0)
+    if widest > WIDEST:
+        sentences.append(
+            f"A line of the body must have at most {WIDEST} characters; got {widest}."
         )
     measured = sorted({f for f in files if f.startswith(MEASURED)})
     if measured and not any(line.strip() for line in body):
