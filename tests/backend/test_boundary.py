@@ -79,18 +79,25 @@ def test_a_wrong_tensor_is_refused(case):
         native.multiply(right, wrong)
     if case in ("small", "large") or not isinstance(wrong, Tensor):
         return
-    for call in (native.skew, native.skew_adjoint):
+    calls = (
+        native.skew_adjoint,
+        lambda X: native.skew(X, right),
+        lambda X: native.skew(right, X),
+    )
+    for call in calls:
         with pytest.raises(error, match=message):
             call(wrong)
 
 
 @pytest.mark.errors
-def test_the_memory_for_a_square_is_checked():
-    """The memory for a square is the only result that a caller passes in.
+def test_the_memory_for_results_is_checked():
+    """A caller passes in the memory for a square and for a skew matrix.
 
     C squares from n = 96 on.
     """
     A = torch.zeros(1, HALVED_FROM, HALVED_FROM)
+    with pytest.raises(ValueError, match="`out` must have 9216 numbers; got 9120"):
+        built(torch.float32).skew(A, A[:, 1:])
     with pytest.raises(ValueError, match="`out` must have 9216 numbers; got 9120"):
         built(torch.float32).square(A, A[:, 1:])
     with pytest.raises(ValueError, match="`A` must be contiguous"):
@@ -106,9 +113,7 @@ STEPS = TimeSteps((4, 2, 1))
 # A right call of each kernel with several arguments; the test then replaces each
 # argument.
 CALLS = {
-    "powers": lambda k, X: k.powers(
-        X(1), X(5)[:, None], skip_up_to=0.0, from_coordinates=True
-    ),
+    "powers": lambda k, X: k.powers(X(5)[:, None], skip_up_to=0.0),
     "evaluate": lambda k, X: k.evaluate(X(5)[:, None], polynomial()),
     "pull_back": lambda k, X: k.pull_back(X(5)[:, None], polynomial(), X(1)),
     "scan": lambda k, X: k.scan(X((7, N)), cell(X), X((4, N)), STEPS),
@@ -168,7 +173,7 @@ def test_too_few_slots():
     with pytest.raises(ValueError, match="`W` must have 4 slots or more; got 3"):
         native.evaluate(matrices(3)[:, None], polynomial())
     with pytest.raises(ValueError, match="`W` must have 3 slots or more; got 2"):
-        native.powers(matrices(), matrices(2)[:, None], skip_up_to=0.0)
+        native.powers(matrices(2)[:, None], skip_up_to=0.0)
 
 
 @pytest.mark.errors
@@ -223,7 +228,8 @@ def test_empty_batches_are_right():
     native = built(torch.float32)
     for shape in ((0, N, N), (2, 0, 0), (0, HALVED_FROM, HALVED_FROM)):
         out = torch.full(shape, math.nan)
-        assert native.skew(torch.zeros(shape)).shape == shape
+        native.skew(torch.zeros(shape), out)
+        assert native.skew_adjoint(torch.zeros(shape)).shape == shape
         native.square(torch.zeros(shape), out)
 
 

@@ -36,9 +36,9 @@ _SIGNATURES = {
     "multiply": "pplppl",
     "skew": "ppll",
     "skew_adjoint": "ppll",
-    "powers": "ppppdll",
+    "powers": "pppdl",
     "evaluate": "pppppllll",
-    "pull_back": "pppppplllll",
+    "pull_back": "ppppppllll",
     "scan": "ppp",
     "scan_adjoint": "p" * 10 + "l",
 }

@@ -62,8 +62,7 @@ class NativeBackend(Backend):
 
     The inherited methods compute what torch computes faster than C: squares of small
     matrices, and the polynomials of batches, since one call of torch's batched product
-    makes use of all threads. They also compute `powers` where the plan is known from a
-    bound on the norm. They get large squares from C in turn.
+    makes use of all threads. They get large squares from C in turn.
 
     Args:
         library: our C library.
@@ -87,11 +86,9 @@ class NativeBackend(Backend):
         if [*Y] != [5, 14, 14, 50]:
             raise BuildError("torch's BLAS gives a wrong result for a small product.")
 
-    def skew(self, X: Tensor) -> Tensor:
+    def skew(self, X: Tensor, out: Tensor) -> None:
         batch, n, x = self._matrices("X", X)
-        A = torch.empty_like(X)
-        self._c.skew(x, A.data_ptr(), batch, n)
-        return A
+        self._c.skew(x, self._pointer("out", out, X.numel()), batch, n)
 
     def skew_adjoint(self, G: Tensor) -> Tensor:
         batch, n, g = self._matrices("G", G)
@@ -115,22 +112,11 @@ class NativeBackend(Backend):
         self._c.multiply(self.gemm, x, transposed, y, out.data_ptr(), n)
         return out
 
-    def powers(
-        self,
-        A: Tensor,
-        W: Tensor,
-        *,
-        skip_up_to: float | None,
-        from_coordinates: bool = False,
-    ) -> PowerSums | None:
-        if len(A) > 1 or skip_up_to is None:
-            return super().powers(
-                A, W, skip_up_to=skip_up_to, from_coordinates=from_coordinates
-            )
-        n = A.shape[-1]
-        a, w = self._pointer("A", A, n * n), self._slots(W, 3, n)
-        sums = (ctypes.c_double * 3)()
-        self._c.powers(self.gemm, a, w, sums, skip_up_to, from_coordinates, n)
+    def powers(self, W: Tensor, skip_up_to: float) -> PowerSums | None:
+        if W.shape[1] > 1:
+            return super().powers(W, skip_up_to)
+        n, sums = W.shape[-1], (ctypes.c_double * 3)()
+        self._c.powers(self.gemm, self._slots(W, 3, n), sums, skip_up_to, n)
         s2, s3, s4 = sums
         return None if s2 <= skip_up_to else (s2, s3, s4)
 
@@ -147,18 +133,9 @@ class NativeBackend(Backend):
         self._c.evaluate(self.gemm, w, *outputs, *table, n)
         return Q
 
-    def pull_back(
-        self,
-        W: Tensor,
-        polynomial: Polynomial,
-        G: Tensor,
-        *,
-        from_coordinates: bool = False,
-    ) -> Tensor:
+    def pull_back(self, W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
         if W.shape[1] > 1:
-            return super().pull_back(
-                W, polynomial, G, from_coordinates=from_coordinates
-            )
+            return super().pull_back(W, polynomial, G)
         table = polynomial_table(polynomial, self.dtype)
         n = W.shape[-1]
         w = self._slots(W, polynomial.products, n)
@@ -169,7 +146,7 @@ class NativeBackend(Backend):
         # memory for L, R, the gradient of L and one gradient for each slot
         scratch = recycled((3 + polynomial.products, n, n), X, temporary=True)
         outputs = (X.data_ptr(), scratch.data_ptr())
-        self._c.pull_back(self.gemm, w, g, *outputs, *table, from_coordinates, n)
+        self._c.pull_back(self.gemm, w, g, *outputs, *table, n)
         return X
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
@@ -221,8 +198,10 @@ class NativeBackend(Backend):
 
     def _slots(self, W: Tensor, least: int, n: int) -> int:
         """The address of W, which must have at least so many slots of n x n numbers."""
-        _require(len(W) >= least, "W", len(W), f"have {least} slots or more")
-        return self._pointer("W", W, len(W) * n * n)
+        slots = W.shape[0]
+        if slots < least:
+            raise ValueError(f"`W` must have {least} slots or more; got {slots}.")
+        return self._pointer("W", W, slots * n * n)
 
     def _recurrence(self, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> CRecurrence:
         """The recurrence as C reads it; the caller must keep the tensors alive."""

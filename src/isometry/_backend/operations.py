@@ -82,9 +82,10 @@ class Backend:
     `NativeBackend` overrides these methods for tensors that C can read.
     """
 
-    def skew(self, X: Tensor) -> Tensor:
-        """L - L^H with L the strictly lower triangle of X; see `plain_skew`."""
-        return plain_skew(X)
+    def skew(self, X: Tensor, out: Tensor) -> None:
+        """Write L - L^T, with L the strictly lower triangle of a real X, into `out`."""
+        L = X.tril(-1)
+        torch.sub(L, L.mT, out=out)
 
     def skew_adjoint(self, G: Tensor) -> Tensor:
         """The strictly lower triangle of G - G^T, for a real G."""
@@ -98,34 +99,21 @@ class Backend:
         """The product X Y of two single matrices, or X^T Y if `transposed`."""
         return torch.mm(X.mT if transposed else X, Y, out=torch.empty_like(Y))
 
-    def powers(
-        self,
-        A: Tensor,
-        W: Tensor,
-        *,
-        skip_up_to: float | None,
-        from_coordinates: bool = False,
-    ) -> PowerSums | None:
-        r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
+    def powers(self, W: Tensor, skip_up_to: float) -> PowerSums | None:
+        r"""Write $A^2$ and perhaps $A^4$ into W, whose first slot holds $A$.
 
-        If `skip_up_to` is None, $A^4$ is not computed. On the CPU, $A^4$ is also
-        skipped if $\sum \theta^4$ is at most `skip_up_to` for every matrix. The sum is
-        over all angles $\theta$ of a complex matrix, and over one angle of each pair of
-        a real matrix. With `from_coordinates`, the argument A holds coordinates, from
-        which `skew` computes the skew matrix.
+        On the CPU, $A^4$ is not computed if $\sum \theta^4$ is at most `skip_up_to` for
+        every matrix. The sum is over all angles $\theta$ of a complex matrix, and over
+        one angle of each pair of a real matrix.
 
         Returns the `power_sums` of $A^2$ and $A^4$, or None if $A^4$ was not computed.
         """
-        if from_coordinates:
-            A = self.skew(A)
-        self.square(W[0].copy_(A), W[1])
-        if skip_up_to is None:
-            return None
+        self.square(W[0], W[1])
         # On an accelerator, the host would have to wait for this norm, and again for
         # the power sums. So A^4 is always computed there, and the host waits only once.
-        if A.is_cpu:
+        if W.is_cpu:
             norm = float(torch.linalg.matrix_norm(W[1]).max())
-            if norm * norm * (1.0 if A.is_complex() else 0.5) <= skip_up_to:
+            if norm * norm * (1.0 if W.is_complex() else 0.5) <= skip_up_to:
                 return None
         self.square(W[1], W[2])
         return power_sums(W[1:3])
@@ -156,19 +144,8 @@ class Backend:
         _add_identity(Q, polynomial.rows[-1][0])
         return Q
 
-    def pull_back(
-        self,
-        W: Tensor,
-        polynomial: Polynomial,
-        G: Tensor,
-        *,
-        from_coordinates: bool = False,
-    ) -> Tensor:
-        """Skew gradient with respect to A, given the gradient G with respect to p(A).
-
-        With `from_coordinates`, the result is instead the gradient with respect to the
-        coordinates from which `skew` computed A.
-        """
+    def pull_back(self, W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
+        """The skew gradient with respect to A, given the gradient G for p(A)."""
         # `scratch` holds, one matrix after the other: L; R, and later the gradient of R
         # in its place; the gradient of L; the gradient of F; and one gradient for each
         # slot. The gradients of R, L and F are adjacent in memory. So one thin product
@@ -199,8 +176,7 @@ class Backend:
                 else:
                     sums[:k].addmm_(stage.transposed, factor_gradients[:2])
             G = slot_gradients[k - 1]
-        g = _through_powers(W, slot_gradients, polynomial.powers, gL)
-        return self.skew_adjoint(g) if from_coordinates else g
+        return _through_powers(W, slot_gradients, polynomial.powers, gL)
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
         """Overwrite the drive in H with the states.

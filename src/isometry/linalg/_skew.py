@@ -101,7 +101,9 @@ class LowerTriangle(torch.autograd.Function):
 
     @staticmethod
     def forward(_: Any, X: Tensor) -> Tensor:
-        return backend_for(X).skew(X)
+        A = torch.empty_like(X)
+        backend_for(X, A).skew(X, A)
+        return A
 
     @staticmethod
     def backward(_: Any, G: Tensor) -> Tensor:

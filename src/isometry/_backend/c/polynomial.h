@@ -145,19 +145,13 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
     return total;
 }
 
-/* Writes A and A^2 into the first slots of W, and <A^2, A^2> / 2 into `sums`. Unless
- * this number is at most `skip_up_to`, also writes A^4 into W, and <A^2, A^4> / 2 and
- * <A^4, A^4> / 2 into `sums`. With `from_coordinates`, the argument A holds
- * coordinates, and `skew` makes the skew matrix from their lower triangle. */
-void NAME(powers)(NAME(gemm_t) gemm, const REAL *A, REAL *W, double *sums,
-                  double skip_up_to, long from_coordinates, long n)
+/* The first slot of W holds A. Writes A^2 into the next slot, and <A^2, A^2> / 2 into
+ * `sums`. Unless this number is at most `skip_up_to`, also writes A^4 into W, and
+ * <A^2, A^4> / 2 and <A^4, A^4> / 2 into `sums`. */
+void NAME(powers)(NAME(gemm_t) gemm, REAL *W, double *sums, double skip_up_to, long n)
 {
     const long m = n * n;
     REAL *A2 = W + m, *A4 = W + 2 * m;
-    if (from_coordinates)
-        NAME(skew)(A, W, 1, n);
-    else
-        memcpy(W, A, sizeof(REAL) * m);
     NAME(square_of_one)(gemm, W, A2, n);
     sums[0] = NAME(dot)(A2, A2, m) / 2;
     sums[1] = sums[2] = 0;
@@ -193,9 +187,7 @@ void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const RE
 }
 
 /* Writes the skew gradient X with respect to A, given the transpose Gt of the gradient
- * with respect to p(A). With `from_coordinates`, X is the gradient with respect to the
- * coordinates from which `skew` made A: twice the strictly lower triangle of the skew
- * gradient.
+ * with respect to p(A).
  *
  * All gradients are stored transposed. If G is the transposed gradient with respect to
  * a product L R, then the transposed gradients are R G with respect to L, and G L with
@@ -206,7 +198,7 @@ void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const RE
  * the next ones for A^2, A^4 (if there are three powers), P_3, P_4, ... */
 void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
                      REAL *scratch, const REAL *table, long powers, long stages,
-                     long squares, long from_coordinates, long n)
+                     long squares, long n)
 {
     const long m = n * n;
     REAL *L = scratch, *R = L + m, *gL = R + m, *g = gL + m, *gR = R;
@@ -244,14 +236,9 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         NAME(gemm_square)(gemm, L, 0, W + m, 1, 1, gA2, n);
     }
     NAME(add_transpose)(gA2, 1, L, n);
-    /* gA = scale (gA + L A), where L now holds gA2 + gA2^T. X is then twice the skew
-     * part of gA, so the size of the scale is 1/2. With `from_coordinates` it is 1,
-     * because each coordinate determines two entries of A. The scale is negative,
-     * because gA is stored transposed, which changes the sign of its skew part. */
-    const REAL scale = from_coordinates ? -1 : -0.5;
-    NAME(gemm_square)(gemm, L, 0, W, scale, scale, gA, n);
-    if (from_coordinates)
-        NAME(skew_adjoint)(gA, X, 1, n);
-    else
-        NAME(add_transpose)(gA, -1, X, n);
+    /* gA = -(gA + L A) / 2, where L now holds gA2 + gA2^T. X is twice the skew part of
+     * this gA, which explains the 1/2. The sign is negative, because gA is stored
+     * transposed, and transposing changes the sign of the skew part. */
+    NAME(gemm_square)(gemm, L, 0, W, -0.5, -0.5, gA, n);
+    NAME(add_transpose)(gA, -1, X, n);
 }

@@ -80,9 +80,10 @@ class Exp(AbstractRetraction):
         r"""$B\,e^{\operatorname{skew} X}$, where None stands for $B = I$.
 
         For one real matrix on the CPU, if it `is_large` and `B` is a constant, this is
-        a single node of the autograd graph (a single operator, if compiled). Then
-        neither the skew matrix nor its gradient is a separate tensor, which saves a
-        tenth of the time at n = 512. The gradient is the same as with separate steps.
+        a single node of the autograd graph (a single operator, if compiled). Then the
+        skew matrix is written directly to where the exponential needs it. This saves 15
+        percent of the time at n = 64, and 2 percent at n = 512. The gradient is the
+        same as with separate steps.
         Cost: as for `expm_skew`; with `B`, one more product for the value, and one for
         the gradient.
         """
@@ -219,10 +220,12 @@ class Rotation(torch.autograd.Function):
 
 def _value(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """B exp(skew X), and the slots and the plan for the backward pass."""
-    X = X.contiguous()
+    batch = X.contiguous()[None]
     B = None if B is None else B.contiguous()
-    backend = backend_for(X, B)
-    E, W, plan = products.forward(backend, X[None], from_coordinates=True)
+    backend = backend_for(batch, B)
+    W = products.new_slots(batch)
+    backend.skew(batch, W[0])
+    E, plan = products.forward(backend, W)
     # `resize_` instead of `view`, because torch refuses to change a view in place if an
     # autograd function has returned it
     E, plan = E.resize_(X.shape), plan.resize_(())
@@ -240,8 +243,7 @@ def _gradient(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
         # (G^T B)^T, because C reads the transpose of this gradient, and this way the
         # transpose is contiguous.
         G = backend.multiply(G, B, transposed=True).mT
-    plans, G = plan.view(1), G[None]
-    return products.backward(backend, W, plans, G, from_coordinates=True)[0]
+    return backend.skew_adjoint(products.backward(backend, W, plan.view(1), G[None])[0])
 
 
 def _empty(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -63,7 +63,9 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
             f"`A.full_tensor()`."
         )
     A_flat = _flat(A)
-    Q, W, plans = products.forward(backend_for(A_flat), A_flat, norm_bound)
+    W = products.new_slots(A_flat)
+    W[0].copy_(A_flat)
+    Q, plans = products.forward(backend_for(W), W, norm_bound)
     # `resize_` instead of `view`, because torch refuses to change a view in place if an
     # autograd function has returned it
     return Q.resize_(A.shape), W.view(W.shape[0], *A.shape), plans.view(A.shape[:-2])

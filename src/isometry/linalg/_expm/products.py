@@ -9,7 +9,6 @@ The plan depends on a bound on the angles of the matrix, which angles.py explain
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -126,71 +125,70 @@ def _plan_for(bound: Any, dtype: torch.dtype) -> Any:
     return len(edges) if math.isnan(bound) else bisect_left(edges, bound)
 
 
-def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
-    """The plans that occur, each with the indices of its matrices.
+def by_plan(plans: Tensor) -> tuple[int, list[tuple[int, Tensor]]]:
+    """The most frequent plan, and each other plan with the indices of its matrices.
 
-    The most frequent plan comes first, with None, which means all matrices. The few
-    matrices with other plans are then computed twice, which is cheaper than copying
-    most matrices out and back.
+    All matrices are computed by the most frequent plan, and then the few matrices with
+    other plans once more. This is cheaper than copying most matrices out and back.
     """
     # numpy reads the numbers without an operation that torch would trace
     numbers = plans.numpy()
     # With one matrix there is nothing to compare. Skipping the comparison saves 5 us,
     # the time of a small product.
     if numbers.size == 1 or (numbers == numbers[0]).all():
-        yield int(numbers[0]), None
-        return
+        return int(numbers[0]), []
     different, counts = np.unique(numbers, return_counts=True)
     most_frequent = int(different[counts.argmax()])
-    yield most_frequent, None
-    for plan in different.tolist():
-        if plan != most_frequent:
-            yield plan, torch.from_numpy(np.flatnonzero(numbers == plan))
+    others = [
+        (plan, torch.from_numpy(np.flatnonzero(numbers == plan)))
+        for plan in different.tolist()
+        if plan != most_frequent
+    ]
+    return most_frequent, others
+
+
+def new_slots(A: Tensor) -> Tensor:
+    """Memory for the slots of an evaluation, for matrices `A` of shape (batch, n, n).
+
+    The caller writes the matrices into the first slot.
+    """
+    return recycled((slots(A.dtype), *A.shape), A)
 
 
 def forward(
-    backend: Backend,
-    A: Tensor,
-    norm_bound: float | None = None,
-    *,
-    from_coordinates: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(A), and the slots and plans of all matrices for the backward pass.
+    backend: Backend, W: Tensor, norm_bound: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """exp(A), and the plan of each matrix. The backward pass needs the plans and W.
 
     Args:
         backend: computes all products.
-        A: (batch, n, n).
+        W: the slots. The first one holds the matrices A, the others are overwritten.
         norm_bound: an upper bound on all angles, if one is known.
-        from_coordinates: compute exp(skew(A)) instead.
     """
-    if A.numel() == 0:
-        plans = torch.zeros(A.shape[0], dtype=torch.int64, device="cpu")
-        return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plans
-    W = recycled((slots(A.dtype), *A.shape), A)
+    if W.numel() == 0:
+        plans = torch.zeros(W.shape[1], dtype=torch.int64, device="cpu")
+        return W[0].clone(), plans
     if norm_bound is None:
         # if the sum of theta^4 is at most this, the first plan suffices
-        limit = (plan_edges(A.dtype)[0] / MARGIN) ** 4
-        sums = backend.powers(A, W, skip_up_to=limit, from_coordinates=from_coordinates)
+        limit = (plan_edges(W.dtype)[0] / MARGIN) ** 4
+        sums = backend.powers(W, skip_up_to=limit)
         choice = 0 if sums is None else estimate_plan(backend, W, sums)
     else:
-        choice = _plan_for(norm_bound, A.dtype)
-        backend.powers(A, W, skip_up_to=None, from_coordinates=from_coordinates)
+        choice = _plan_for(norm_bound, W.dtype)
+        backend.square(W[0], W[1])
         if choice > 0:
             backend.square(W[1], W[2])
     if isinstance(choice, np.ndarray):
         plans = torch.from_numpy(choice)
     else:
-        plans = torch.tensor([choice] * len(A), device="cpu")
-    # a placeholder, since the first batch contains all matrices and assigns Q
-    Q = W[0]
-    for plan, index in batches(plans):
-        if index is None:
-            Q = _value(backend, W, plan)
-        else:
-            V = W[:, index]
-            Q[index] = _value(backend, V, plan)
-            W[3:, index] = V[3:]
-    return Q, W, plans
+        plans = torch.tensor([choice] * W.shape[1], device="cpu")
+    plan, others = by_plan(plans)
+    Q = _value(backend, W, plan)
+    for plan, index in others:
+        V = W[:, index]
+        Q[index] = _value(backend, V, plan)
+        W[3:, index] = V[3:]
+    return Q, plans
 
 
 def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
@@ -250,45 +248,28 @@ def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
     return torch.baddbmm(X, Y, Z, beta=beta, out=torch.empty_like(X))
 
 
-def backward(
-    backend: Backend,
-    W: Tensor,
-    plans: Tensor,
-    G: Tensor,
-    *,
-    from_coordinates: bool = False,
-) -> Tensor:
-    """The skew gradient with respect to A, given the gradient G with respect to exp(A).
-
-    With `from_coordinates`, the result is instead the gradient with respect to the
-    coordinates from which `skew` computed A.
-    """
+def backward(backend: Backend, W: Tensor, plans: Tensor, G: Tensor) -> Tensor:
+    """The skew gradient with respect to A, given the gradient G for exp(A)."""
     if G.numel() == 0:
         return G.clone()
-    gradient = G
-    for plan, index in batches(plans):
-        if index is None:
-            gradient = _gradient(backend, W, plan, G, from_coordinates)
-        else:
-            part = (W[:, index], plan, G[index])
-            gradient[index] = _gradient(backend, *part, from_coordinates)
+    plan, others = by_plan(plans)
+    gradient = _gradient(backend, W, plan, G)
+    for plan, index in others:
+        gradient[index] = _gradient(backend, W[:, index], plan, G[index])
     return gradient
 
 
-def _gradient(
-    backend: Backend, W: Tensor, plan: int, G: Tensor, from_coordinates: bool
-) -> Tensor:
+def _gradient(backend: Backend, W: Tensor, plan: int, G: Tensor) -> Tensor:
     """The gradient for matrices of one plan."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
-        return _nan_like(G).tril(-1) if from_coordinates else _nan_like(G)
+        return _nan_like(G)
     if W.shape[-1] == 1:
         g = G * W[-1].conj()
         return (g - g.conj()) / 2
     if squarings:
         G = _before_squarings(W, squarings, G)
-    p = polynomial(scheme, squarings)
-    return backend.pull_back(W, p, G, from_coordinates=from_coordinates)
+    return backend.pull_back(W, polynomial(scheme, squarings), G)
 
 
 def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
