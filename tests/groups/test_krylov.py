@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isometry.groups._derived import gaussian
-from isometry.linalg._expm.angles import krylov_norm
+from isometry.linalg._norms import krylov_norm
 from tests.helpers import DTYPES, eps
 
 

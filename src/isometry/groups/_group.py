@@ -18,7 +18,7 @@ from isometry.groups._maps import AbstractMap, AbstractRetraction, RetractionLik
 from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import determinant, nearest_rotation
 from isometry.linalg import expm_skew, logm_unitary, polar, skew
-from isometry.linalg._expm.angles import krylov_norm, spectral_norm
+from isometry.linalg._norms import krylov_norm, spectral_norm
 
 # Number of factors in the random walk of `random`. Under the Haar measure, the mean of
 # every nontrivial irreducible representation is zero. Under the distribution of a

@@ -17,7 +17,7 @@ from isometry.groups._nearest import normal_part
 from isometry.groups._orthogonal import O
 from isometry.groups._stiefel_log import stiefel_log
 from isometry.groups._unitary import U
-from isometry.linalg._expm.angles import spectral_norm
+from isometry.linalg._norms import spectral_norm
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from isometry._orthonormal import identity
 from isometry._torch import autocast_off, constant_in_graphs
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
-from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._logm import logm_unitary
+from isometry.linalg._norms import one_norm
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._skew import skew_eigh, with_skew_gradient
 from isometry.linalg._squaring import scaled_and_squared

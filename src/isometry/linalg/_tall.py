@@ -11,8 +11,8 @@ from isometry._dtypes import PRECISIONS, in_float32_or_wider
 from isometry._orthonormal import defect, identity
 from isometry._torch import autocast_off
 from isometry._typing import Matrix
-from isometry.linalg._expm.angles import gram_bound, one_norm
 from isometry.linalg._expm_skew import expm_skew
+from isometry.linalg._norms import gram_bound, one_norm
 from isometry.linalg._squaring import scaled_and_squared
 
 # A matrix is halved until the bound on its spectral radius in `_expm` is at most this

@@ -1,4 +1,4 @@
-r"""Bounds on the angles of skew matrices, and on spectral norms and radii.
+r"""Bounds on the angles of skew matrices.
 
 The eigenvalues of a skew $A$ are $i\theta_j$, and the real numbers $\theta_j$ are the
 angles of $A$. The largest $|\theta_j|$ is the spectral norm of $A$.
@@ -30,16 +30,13 @@ import torch
 from torch import Tensor
 
 from isometry._backend import PowerSums
-from isometry._checks import is_finite, nan_unless
+from isometry._checks import nan_unless
 
 # Bounds on angles are widened by this factor, because the power sums are rounded.
 # Without the factor, upper bounds were too low by a relative error of up to 1.02e-3, in
 # tests with 600 seeds and sizes up to 512 (worst: complex64, n = 6, all angles but one
 # equal).
 MARGIN = 1 + 2e-3
-
-# dimension of the Krylov space in `krylov_norm`
-_KRYLOV = 12
 
 
 def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
@@ -121,66 +118,3 @@ def samuelson_bound(A: Tensor, A2: Tensor) -> float:
     variance = torch.linalg.matrix_norm(A2).square() / n - mean.square()
     squares = mean + (variance.clamp(min=0) * max(n - r, 0) / r).sqrt()
     return float(squares.max()) ** 0.5
-
-
-def spectral_norm(X: Tensor) -> Tensor:
-    """Largest singular value; NaN for a matrix that is not finite."""
-    # torch 2.7 refuses a matrix without entries
-    if 0 in X.shape[-2:]:
-        return X.real.new_zeros(X.shape[:-2])
-    finite = is_finite(X)
-    norm = torch.linalg.matrix_norm(torch.where(finite, X, 0), 2)
-    return torch.where(finite[..., 0, 0], norm, math.nan)
-
-
-def krylov_norm(A: Tensor, start: Tensor) -> Tensor:
-    r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
-
-    This number is at most the norm of $A$, up to rounding, and usually close to it. It
-    is NaN for a matrix that is not finite. It costs only matrix-vector products.
-
-    Args:
-        A: skew, `(*batch, n, n)`.
-        start: the first vector of all Krylov spaces, `(n, 1)`.
-    """
-    n = A.shape[-1]
-    v = (start / torch.linalg.vector_norm(start)).expand(*A.shape[:-1], 1)
-    V = v
-    for _ in range(min(_KRYLOV, n) - 1):
-        v = A @ v
-        # Orthogonalize twice. If the Krylov space is exhausted, as for an A of low
-        # rank, the first pass leaves only rounding errors. The second pass then changes
-        # the length, and the basis ends with zeros.
-        once = v - V @ (V.mH @ v)
-        v = once - V @ (V.mH @ once)
-        first, size = (
-            torch.linalg.vector_norm(w, dim=-2, keepdim=True) for w in (once, v)
-        )
-        v = torch.where(size > first / 2, v / size, 0)
-        V = torch.cat([V, v], -1)
-    return spectral_norm(V.mH @ (A @ V))
-
-
-def one_norm(A: Tensor) -> Tensor:
-    """The 1-norm of each matrix, an upper bound on the moduli of its eigenvalues.
-
-    Returns:
-        Shape `(*batch, 1, 1)`, without a gradient.
-    """
-    if A.shape[-1] == 0:
-        return A.real.new_zeros(*A.shape[:-2], 1, 1)
-    return A.detach().abs().sum(dim=-2, keepdim=True).amax(dim=-1, keepdim=True)
-
-
-def gram_bound(S: Tensor) -> Tensor:
-    r"""An upper bound on $\lVert X \rVert_2$, given $S = X^H X$; at least eps.
-
-    Returns:
-        Shape `(*batch, 1, 1)`.
-    """
-    info = torch.finfo(S.dtype)
-    norm = torch.linalg.matrix_norm(S, keepdim=True).clamp(min=info.tiny)
-    # sqrt(|S^2|_F) is closer to the spectral norm of S than |S|_F is: the result is at
-    # most k^(1/8) times sqrt(|S|_2).
-    norm = norm * torch.linalg.matrix_norm((S / norm) @ (S / norm), keepdim=True).sqrt()
-    return norm.sqrt().clamp(min=info.eps)
