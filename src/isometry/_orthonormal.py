@@ -43,10 +43,16 @@ def after_newton_schulz(e: float) -> float:
 
 def unit_vectors(X: Tensor, *, dim: int = -1) -> Tensor:
     """The vectors along the axis `dim`, divided by their lengths; zero stays zero."""
-    # Each vector is first divided by its largest entry. Otherwise, in float32, the
-    # square of 1e-30 would underflow, and the square of 1e30 would overflow.
-    largest = X.detach().abs().amax(dim, keepdim=True)
-    is_zero = largest == 0
-    X = X / torch.where(is_zero, 1, largest)
+    X = over_largest_entry(X, dim=dim)
     length = torch.linalg.vector_norm(X, dim=dim, keepdim=True)
-    return X / torch.where(is_zero, 1, length)
+    return X / torch.where(length == 0, 1, length)
+
+
+def over_largest_entry(X: Tensor, *, dim: int) -> Tensor:
+    """The vectors along the axis `dim`, each divided by its largest entry.
+
+    Their squares then neither overflow nor underflow. In float32, the square of 1e-30
+    would underflow, and the square of 1e30 would overflow. Zero stays zero.
+    """
+    largest = X.detach().abs().amax(dim, keepdim=True)
+    return X / torch.where(largest == 0, 1, largest)

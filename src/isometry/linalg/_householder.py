@@ -4,7 +4,7 @@ import torch
 
 from isometry._checks import check_matrix, check_tall
 from isometry._dtypes import in_float32_or_wider
-from isometry._orthonormal import identity
+from isometry._orthonormal import identity, over_largest_entry
 from isometry._torch import autocast_off
 from isometry._typing import Columns, Matrix, Vector
 
@@ -55,11 +55,8 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         )
     X = in_float32_or_wider(V)
     if n > 0:
-        # Each column is divided by its largest entry, which does not change the result.
-        # Otherwise, in float32, the square of 1e-30 would underflow, and the square of
-        # 1e30 would overflow.
-        largest = X.detach().abs().amax(dim=-2, keepdim=True)
-        X = X / torch.where(largest == 0, 1, largest)
+        # this does not change the result, because the lengths of columns do not matter
+        X = over_largest_entry(X, dim=-2)
     with autocast_off(X.device):
         half = identity(X) / 2
         # The conjugate is a copy and not a view: Inductor before torch 2.10 cannot add
