@@ -195,7 +195,7 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     """exp(A) for matrices of one plan; writes into W what the gradient needs."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
-        return _nan_like(W[0])
+        return W[0] * math.nan
     if W.shape[-1] == 1:
         # the matrices are 1 x 1; the error of torch.exp does not grow with the angle
         return torch.exp(W[0], out=W[-1]).clone()
@@ -238,11 +238,6 @@ def _orthogonalized(S: Tensor) -> Tensor:
     return _add_product(S, S, D, beta=1).add_(D)
 
 
-def _nan_like(X: Tensor) -> Tensor:
-    nan = complex(math.nan, math.nan) if X.is_complex() else math.nan
-    return torch.full_like(X, nan)
-
-
 def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
     """beta X + Y Z in the dtype of X: autocast does not change calls with `out=`."""
     return torch.baddbmm(X, Y, Z, beta=beta, out=torch.empty_like(X))
@@ -263,7 +258,7 @@ def _gradient(backend: Backend, W: Tensor, plan: int, G: Tensor) -> Tensor:
     """The gradient for matrices of one plan."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
-        return _nan_like(G)
+        return G * math.nan
     if W.shape[-1] == 1:
         g = G * W[-1].conj()
         return (g - g.conj()) / 2
