@@ -11,8 +11,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from isometry._backend import (
     Backend,
-    Cell,
     Polynomial,
+    Recurrence,
     TimeSteps,
     backend_for,
 )
@@ -104,11 +104,12 @@ def test_the_memory_for_results_is_checked():
         built(torch.float32).square(A.mT, A)
 
 
-def cell(X: Callable[..., Tensor]) -> Cell:
-    return Cell(X(1)[0], Sigma("modrelu"), X((N,)))
-
-
 STEPS = TimeSteps((4, 2, 1))
+
+
+def recurrence(X: Callable[..., Tensor]) -> Recurrence:
+    return Recurrence(X(1)[0], Sigma("modrelu"), X((N,)), X((4, N)), STEPS)
+
 
 # A right call of each kernel with several arguments; the test then replaces each
 # argument.
@@ -116,11 +117,9 @@ CALLS = {
     "powers": lambda k, X: k.powers(X(5)[:, None], skip_up_to=0.0),
     "evaluate": lambda k, X: k.evaluate(X(5)[:, None], polynomial()),
     "pull_back": lambda k, X: k.pull_back(X(5)[:, None], polynomial(), X(1)),
-    "scan": lambda k, X: k.scan(X((7, N)), cell(X), X((4, N)), STEPS),
+    "scan": lambda k, X: k.scan(X((7, N)), recurrence(X)),
     "scan_adjoint": lambda k, X: k.scan_adjoint(
-        *(X((7, N)), X((7, N)), cell(X), X((4, N)), STEPS),
-        dH=X((7, N)),
-        dh_last=X((4, N)),
+        X((7, N)), X((7, N)), recurrence(X), dH=X((7, N)), dh_last=X((4, N))
     ),
 }
 
@@ -179,13 +178,10 @@ def test_too_few_slots():
 @pytest.mark.errors
 @pytest.mark.parametrize("sizes", [(2, 3, 1), (1, -1)], ids=str)
 def test_steps_that_grow_or_are_negative(sizes):
-    rows, W = torch.zeros(sum(sizes), N), matrices()[0]
+    rows, W, h0 = torch.zeros(sum(sizes), N), matrices()[0], torch.zeros(sizes[0], N)
     with pytest.raises(ValueError, match="`sizes` must neither grow nor be negative"):
         built(torch.float32).scan(
-            rows,
-            Cell(W, Sigma("tanh"), None),
-            torch.zeros(sizes[0], N),
-            TimeSteps(sizes),
+            rows, Recurrence(W, Sigma("tanh"), None, h0, TimeSteps(sizes))
         )
 
 
@@ -194,14 +190,15 @@ def test_the_threshold_of_a_scan():
     """If modReLU reads a threshold `b`, it must be a tensor of the state's size."""
     native, W = built(torch.float32), matrices()[0]
 
-    def run(cell: Cell) -> None:
-        native.scan(torch.zeros(7, N), cell, torch.zeros(4, N), STEPS)
+    def run(sigma: Sigma, b: Tensor | None) -> None:
+        h0 = torch.zeros(4, N)
+        native.scan(torch.zeros(7, N), Recurrence(W, sigma, b, h0, STEPS))
 
-    run(Cell(W, Sigma("complex_modrelu"), torch.zeros(3)))
+    run(Sigma("complex_modrelu"), torch.zeros(3))
     with pytest.raises(TypeError, match=r"`b` must be a plain torch.Tensor; got None"):
-        run(Cell(W, Sigma("modrelu"), None))
+        run(Sigma("modrelu"), None)
     with pytest.raises(ValueError, match="`b` must have 3 numbers; got 6"):
-        run(Cell(W, Sigma("complex_modrelu"), torch.zeros(N)))
+        run(Sigma("complex_modrelu"), torch.zeros(N))
 
 
 @pytest.mark.errors
@@ -210,8 +207,8 @@ def test_the_moduli_of_a_scan():
     native, W = built(torch.float32), matrices()[0]
 
     def run(m: Tensor | None) -> None:
-        cell = Cell(W, Sigma("smooth_modrelu", 1e-5), torch.zeros(3), m)
-        native.scan(torch.zeros(7, N), cell, torch.zeros(4, N), STEPS)
+        sigma, b, h0 = Sigma("smooth_modrelu", 1e-5), torch.zeros(3), torch.zeros(4, N)
+        native.scan(torch.zeros(7, N), Recurrence(W, sigma, b, h0, STEPS, m))
 
     run(torch.zeros(7, 3))
     with pytest.raises(TypeError, match=r"`m` must be a plain torch.Tensor; got None"):
@@ -241,11 +238,9 @@ def test_a_scan_without_rows(sizes):
     """
     H, h0, W = torch.zeros(0, N), torch.zeros(0, N), matrices()[0] + 1
     for backend in (Backend(), built(torch.float32)):
-        cell, steps = Cell(W, Sigma("modrelu"), torch.ones(N)), TimeSteps(sizes)
-        backend.scan(H, cell, h0, steps)
-        gradients = backend.scan_adjoint(
-            torch.zeros_like(H), H, cell, h0, steps, dH=H, dh_last=h0
-        )
+        r = Recurrence(W, Sigma("modrelu"), torch.ones(N), h0, TimeSteps(sizes))
+        backend.scan(H, r)
+        gradients = backend.scan_adjoint(torch.zeros_like(H), H, r, H, h0)
         assert torch.equal(gradients.W, torch.zeros(N, N))
         assert gradients.b is not None
         assert torch.equal(gradients.b, torch.zeros(N))

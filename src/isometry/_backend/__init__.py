@@ -18,5 +18,5 @@ from isometry._backend.operations import PowerSums as PowerSums
 from isometry._backend.operations import plain_skew as plain_skew
 from isometry._backend.operations import power_sums as power_sums
 from isometry._backend.polynomial import Polynomial as Polynomial
-from isometry._backend.recurrence import Cell as Cell
+from isometry._backend.recurrence import Recurrence as Recurrence
 from isometry._backend.recurrence import TimeSteps as TimeSteps

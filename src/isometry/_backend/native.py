@@ -34,7 +34,7 @@ from isometry._backend.memory import address, recycled, refusal
 from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.operations import Backend, PowerSums
 from isometry._backend.polynomial import Polynomial
-from isometry._backend.recurrence import Cell, Gradients, TimeSteps
+from isometry._backend.recurrence import Gradients, Recurrence
 from isometry._backend.store import BuildError
 from isometry._dtypes import PRECISIONS
 from isometry._torch import dispatch_modes
@@ -149,32 +149,29 @@ class NativeBackend(Backend):
         self._c.pull_back(self.gemm, w, g, *outputs, *table, n)
         return X
 
-    def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
-        r = self._recurrence(cell, h0, time_steps)
-        h = self._pointer("H", H, time_steps.rows * r.n)
-        self._c.scan(self.gemm, ctypes.byref(r), h)
+    def scan(self, H: Tensor, r: Recurrence) -> None:
+        c = self._recurrence(r)
+        h = self._pointer("H", H, r.time_steps.rows * c.n)
+        self._c.scan(self.gemm, ctypes.byref(c), h)
 
     def scan_adjoint(
         self,
         D: Tensor,
         H: Tensor,
-        cell: Cell,
-        h0: Tensor,
-        time_steps: TimeSteps,
-        *,
+        r: Recurrence,
         dH: Tensor | None,
         dh_last: Tensor | None,
     ) -> Gradients:
-        W, b, r = cell.W, cell.b, self._recurrence(cell, h0, time_steps)
-        n, threads, batch = r.n, r.threads, time_steps.batch
-        rows = time_steps.rows * n
+        W, b, c = r.W, r.b, self._recurrence(r)
+        n, threads, batch = c.n, c.threads, r.time_steps.batch
+        rows = r.time_steps.rows * n
         # each thread adds up its own gradients with respect to W and b
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
         # a thread can gather this many rows d_t, and as many rows h_{t-1}
         capacity = max(_ROWS_TOGETHER, -(-batch // threads))
-        scratch, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(h0)
+        scratch, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(r.h0)
         self._c.scan_adjoint(
-            *(self.gemm, ctypes.byref(r)),
+            *(self.gemm, ctypes.byref(c)),
             *(self._pointer("D", D, rows), self._pointer("H", H, rows)),
             None if dH is None else self._pointer("dH", dH, rows),
             None if dh_last is None else self._pointer("dh_last", dh_last, batch * n),
@@ -203,20 +200,20 @@ class NativeBackend(Backend):
             raise ValueError(f"`W` must have {least} slots or more; got {slots}.")
         return self._pointer("W", W, slots * n * n)
 
-    def _recurrence(self, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> CRecurrence:
+    def _recurrence(self, r: Recurrence) -> CRecurrence:
         """The recurrence as C reads it; the caller must keep the tensors alive."""
-        n, batch = len(cell.W), time_steps.batch
-        starts, sizes, length = time_steps.arguments
-        name, epsilon = cell.sigma
+        n, batch = len(r.W), r.time_steps.batch
+        starts, sizes, length = r.time_steps.arguments
+        name, epsilon = r.sigma
         b, moduli, sigma = None, None, NONLINEARITIES[name]
         if sigma.threshold is not None:
-            b = self._pointer("b", cell.b, int(sigma.threshold * n))
+            b = self._pointer("b", r.b, int(sigma.threshold * n))
         if sigma.keeps_moduli:
-            moduli = self._pointer("m", cell.m, time_steps.rows * (n // 2))
+            moduli = self._pointer("m", r.m, r.time_steps.rows * (n // 2))
         return CRecurrence(
-            W=self._pointer("W", cell.W, n * n),
+            W=self._pointer("W", r.W, n * n),
             b=b,
-            h0=self._pointer("h0", h0, batch * n),
+            h0=self._pointer("h0", r.h0, batch * n),
             moduli=moduli,
             starts=ctypes.addressof(starts),
             sizes=ctypes.addressof(sizes),

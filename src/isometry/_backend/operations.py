@@ -14,7 +14,7 @@ from torch import Tensor
 from isometry._backend.memory import recycled
 from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.polynomial import Polynomial
-from isometry._backend.recurrence import Cell, Gradients, TimeSteps
+from isometry._backend.recurrence import Gradients, Recurrence
 
 # A number for one matrix, an array for several matrices, and a tensor where the host
 # must not wait for the device. At n = 64, operations on arrays of length one would take
@@ -178,31 +178,21 @@ class Backend:
             G = slot_gradients[k - 1]
         return _through_powers(W, slot_gradients, polynomial.powers, gL)
 
-    def scan(self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeSteps) -> None:
-        """Overwrite the drive in H with the states.
-
-        Args:
-            H: on entry, the drive u_t of every time step; on return, the states h_t.
-            cell: the recurrence.
-            h0: the states before the first time step.
-            time_steps: the rows of each time step.
-        """
-        previous, Wt = h0, cell.W.mT
-        apply_ = NONLINEARITIES[cell.sigma.name].apply_
+    def scan(self, H: Tensor, r: Recurrence) -> None:
+        """Overwrite the drive u_t of every time step in H with the state h_t."""
+        previous, Wt, time_steps = r.h0, r.W.mT, r.time_steps
+        apply_ = NONLINEARITIES[r.sigma.name].apply_
         for start, size in zip(time_steps.starts, time_steps.sizes, strict=False):
             h = H[start : start + size]
             h.addmm_(previous[:size], Wt)
-            apply_(h, cell.b, cell.smoothing(start, start + size))
+            apply_(h, r.b, r.smoothing(start, start + size))
             previous = h
 
     def scan_adjoint(
         self,
         D: Tensor,
         H: Tensor,
-        cell: Cell,
-        h0: Tensor,
-        time_steps: TimeSteps,
-        *,
+        r: Recurrence,
         dH: Tensor | None,
         dh_last: Tensor | None,
     ) -> Gradients:
@@ -211,14 +201,12 @@ class Backend:
         Args:
             D: memory for the gradient with respect to the drive.
             H: the states.
-            cell: the recurrence.
-            h0: the states before the first time step.
-            time_steps: the rows of each time step.
+            r: the recurrence.
             dH: the gradient with respect to every state, or None.
             dh_last: the gradient with respect to the last state of each sequence, or
                 None.
         """
-        W, sigma, b, _ = cell
+        W, sigma, b, h0, time_steps, _ = r
         adjoint_ = NONLINEARITIES[sigma.name].adjoint_
         dW, db = torch.zeros_like(W), None if b is None else torch.zeros_like(b)
         starts, sizes = time_steps.starts, time_steps.sizes
@@ -232,7 +220,7 @@ class Backend:
                 d[rows_after:] += dh_last[rows_after : sizes[t]]
             if rows_after:
                 d[:rows_after].addmm_(D[end : end + rows_after], W)
-            adjoint_(d, H[begin:end], b, db, cell.smoothing(begin, end))
+            adjoint_(d, H[begin:end], b, db, r.smoothing(begin, end))
             rows_after = sizes[t]
             if t == 0:
                 break

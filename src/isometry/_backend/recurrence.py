@@ -20,31 +20,6 @@ from torch import Tensor
 from isometry._backend.nonlinearities import Sigma
 
 
-class Cell(NamedTuple):
-    """One time step: the weight, and the nonlinearity with its threshold `b`.
-
-    `m` is memory for the moduli of smooth modReLU, whose derivative cannot be computed
-    from its value alone.
-    """
-
-    W: Tensor
-    sigma: Sigma
-    b: Tensor | None
-    m: Tensor | None = None
-
-    def smoothing(self, begin: int, end: int) -> tuple[float, Tensor] | None:
-        """Epsilon and the moduli of some rows, for smooth modReLU; otherwise None."""
-        return None if self.m is None else (self.sigma.epsilon, self.m[begin:end])
-
-
-class Gradients(NamedTuple):
-    """Gradients with respect to a cell's weight, its threshold and the first states."""
-
-    W: Tensor
-    b: Tensor | None
-    h0: Tensor
-
-
 @dataclass(frozen=True)
 class TimeSteps:
     """The number of rows at each time step, for rows sorted as in a `PackedSequence`.
@@ -144,6 +119,34 @@ class TimeSteps:
         # default device under which it was created
         arrays = [(ctypes.c_long * len(row))(*row) for row in (self.starts, sizes)]
         return arrays[0], arrays[1], len(sizes)
+
+
+class Recurrence(NamedTuple):
+    """What a recurrence is, apart from its drive and its states.
+
+    `b` is the threshold of the nonlinearity, if it has one, and `h0` are the states
+    before the first time step. `m` is memory for the moduli of smooth modReLU, whose
+    derivative cannot be computed from its value alone.
+    """
+
+    W: Tensor
+    sigma: Sigma
+    b: Tensor | None
+    h0: Tensor
+    time_steps: TimeSteps
+    m: Tensor | None = None
+
+    def smoothing(self, begin: int, end: int) -> tuple[float, Tensor] | None:
+        """Epsilon and the moduli of some rows, for smooth modReLU; otherwise None."""
+        return None if self.m is None else (self.sigma.epsilon, self.m[begin:end])
+
+
+class Gradients(NamedTuple):
+    """Gradients with respect to the fields of a `Recurrence` with these names."""
+
+    W: Tensor
+    b: Tensor | None
+    h0: Tensor
 
 
 def _upto(end: int) -> Tensor:

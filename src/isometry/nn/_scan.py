@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isometry._backend import Cell, TimeSteps, backend_for
+from isometry._backend import Recurrence, TimeSteps, backend_for
 from isometry._backend.memory import recycled
 from isometry._backend.nonlinearities import (
     NONLINEARITIES,
@@ -54,9 +54,11 @@ class Weights(NamedTuple):
         """The bias if it is added to T x, otherwise None."""
         return None if self.sigma.takes_threshold() else self.b
 
-    def cell(self, m: Tensor | None) -> Cell:
+    def recurrence(
+        self, h0: Tensor, time_steps: TimeSteps, m: Tensor | None
+    ) -> Recurrence:
         """The recurrence as a backend expects it; `m` is memory for moduli, or None."""
-        return Cell(self.W, self.sigma, self.threshold(), m)
+        return Recurrence(self.W, self.sigma, self.threshold(), h0, time_steps, m)
 
 
 def scan(
@@ -161,14 +163,12 @@ class Scan(torch.autograd.Function):
         for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
             if not is_saved:
                 H, m = _states(x[rows], weights, first, part)
-            cell = weights.cell(m)
+            r = weights.recurrence(first, part, m)
             D = recycled(H.shape, H)
             dH_part = None if dH is None else dH[rows]
             ends = _ends(dh_last, after, first)
-            backend = backend_for(D, H, W, first, cell.b, m, dH_part, ends)
-            gradients = backend.scan_adjoint(
-                D, H, cell, first, part, dH=dH_part, dh_last=ends
-            )
+            backend = backend_for(D, H, W, first, r.b, m, dH_part, ends)
+            gradients = backend.scan_adjoint(D, H, r, dH_part, ends)
             dW += gradients.W
             if db is not None:
                 db += D.sum(0) if gradients.b is None else gradients.b
@@ -194,7 +194,7 @@ def _states(
     H = recycled((rows, n), first)
     if NONLINEARITIES[weights.sigma.name].keeps_moduli:
         m = recycled((rows, n // 2), first)
-    cell, T, b = weights.cell(m), weights.T, weights.summand()
+    r, T, b = weights.recurrence(first, time_steps, m), weights.T, weights.summand()
     # the drive, T x + b; a class index selects a column of T
     if not x.is_floating_point():
         table = T.mT.contiguous() if b is None else T.mT + b
@@ -203,7 +203,7 @@ def _states(
         torch.mm(x, T.mT, out=H)
     else:
         torch.addmm(b, x, T.mT, out=H)
-    backend_for(H, cell.W, first, cell.b, m).scan(H, cell, first, time_steps)
+    backend_for(H, r.W, first, r.b, m).scan(H, r)
     return H, m
 
 
