@@ -5,6 +5,7 @@ on the meta device, because all three create new parameters. So the module itsel
 attribute, which maps the names of tensors to their manifolds.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, overload
@@ -23,8 +24,6 @@ _ATTRIBUTE = "_isometry_manifolds"
 # All `Declarations` with guarded names. A hook runs before the step of any optimizer
 # and checks all of them, since torch does not say which modules an optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
-# the handle of that hook; the list is empty until the hook is installed
-_guards: list[Any] = []
 
 
 @dataclass(eq=False)
@@ -224,16 +223,16 @@ def declared_parameters(
     return list(entries.values())
 
 
+@functools.cache
 def _guard_steps() -> None:
     """Make every optimizer that ignores a declared manifold raise before its step.
 
     Torch's optimizers accept unknown options in a parameter group, such as `manifold`.
     Without this check, their steps would silently move the parameter off its manifold.
     """
-    if not _guards:
-        # a compiled step must call the hook, not trace it
-        eager: Any = torch.compiler.disable
-        _guards.append(register_optimizer_step_pre_hook(eager(_check_step)))
+    # a compiled step must call the hook, not trace it
+    eager: Any = torch.compiler.disable
+    register_optimizer_step_pre_hook(eager(_check_step))
 
 
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
