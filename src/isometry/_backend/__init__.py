@@ -15,7 +15,6 @@ from isometry._backend.native import kernels_origin as kernels_origin
 from isometry._backend.native import only_torch as only_torch
 from isometry._backend.operations import Backend as Backend
 from isometry._backend.operations import PowerSums as PowerSums
-from isometry._backend.operations import plain_skew as plain_skew
 from isometry._backend.operations import power_sums as power_sums
 from isometry._backend.polynomial import Polynomial as Polynomial
 from isometry._backend.recurrence import Recurrence as Recurrence

@@ -62,7 +62,8 @@ class NativeBackend(Backend):
 
     The inherited methods compute what torch computes faster than C: squares of small
     matrices, and the polynomials of batches, since one call of torch's batched product
-    makes use of all threads. They get large squares from C in turn.
+    makes use of all threads. They call `square` of this class, so for large matrices
+    the squares in these polynomials are computed in C.
 
     Args:
         library: our C library.

@@ -43,18 +43,6 @@ def _pieces(n: int, terms: int) -> int:
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
 
-def plain_skew(X: Tensor) -> Tensor:
-    """L - L^H with L the strictly lower triangle of X, plus an imaginary diagonal.
-
-    The diagonal is i times the real part of the diagonal of X, or zero if X is real.
-    """
-    L = X.tril(-1)
-    A = L - L.mH
-    if X.is_complex():
-        A = A + torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
-    return A
-
-
 def power_sums(pair: Tensor) -> PowerSums:
     """The inner products <X, X>, <X, Y> and <Y, Y>, halved if X and Y are real.
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._backend import backend_for, is_large, plain_skew
+from isometry._backend import backend_for, is_large
 from isometry._checks import check_square, is_finite
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
@@ -34,9 +34,13 @@ def skew(X: Square) -> Square:
         ValueError: if `X` is not square.
     """
     check_square(X, name="X")
-    if not is_large(X) or X.is_complex() or needs_plain_operations(X):
-        return plain_skew(X)
-    return LowerTriangle.apply(X)
+    if is_large(X) and not X.is_complex() and not needs_plain_operations(X):
+        return LowerTriangle.apply(X)
+    L = X.tril(-1)
+    A = L - L.mH
+    if X.is_complex():
+        A = A + torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
+    return A
 
 
 def skew_eigh(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
