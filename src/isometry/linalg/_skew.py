@@ -105,8 +105,8 @@ class LowerTriangle(torch.autograd.Function):
 
     @staticmethod
     def forward(_: Any, X: Tensor) -> Tensor:
-        A = torch.empty_like(X)
-        backend_for(X, A).skew(X, A)
+        A = torch.empty_like(X, memory_format=torch.contiguous_format)
+        backend_for(X).skew(X, A)
         return A
 
     @staticmethod

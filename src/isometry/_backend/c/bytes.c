@@ -233,9 +233,9 @@ static int append(void *memory, void *tensor, int64_t bytes)
 }
 
 /* The builtin `watch(after, memory, *tensors, *sizes)`, which returns a new builtin
- * `unchanged`. The sizes are the numbers of bytes of the tensors. If `after` is an earlier builtin `unchanged`, then `memory` is the
- * bytearray of `after`, and the new builtin checks the tensors of `after` first. If
- * `after` is None, `memory` is empty. */
+ * `unchanged`. The sizes are the numbers of bytes of the tensors. If `after` is an earlier
+ * builtin `unchanged`, then `memory` is the bytearray of `after`, and the new builtin
+ * checks the tensors of `after` first. If `after` is None, `memory` is empty. */
 static void *watch(void *self, void *arguments)
 {
     static const struct method method = {"unchanged", unchanged, NO_ARGUMENTS, NULL};
@@ -259,8 +259,8 @@ static void *watch(void *self, void *arguments)
     return result;
 }
 
-/* Stores torch's functions in torch_api, and in `offset` how many bytes into a Python
-   tensor its at::Tensor lies. Returns the builtin `watch`. */
+/* Stores torch's functions in `torch_api`. Stores in `offset` at which byte of a Python
+ * tensor its at::Tensor begins. Returns the builtin `watch`. */
 void *isometry_connect(const void *functions, long where)
 {
     static const struct method method = {"watch", watch, VARIABLE_ARGUMENTS, NULL};

@@ -17,7 +17,8 @@ int omp_get_max_threads(void);
  * because the right factor, which all panels share, stays in the second-level cache. */
 #define SPLIT_UP_TO 512
 /* The number of panels in which A A is computed. A panel has about 32 rows, or 96 if n is
- * above SPLIT_UP_TO. Panels end at the diagonal, so lower panels are wider. */
+ * above SPLIT_UP_TO. Its rows end near the diagonal, because only the lower half of A A
+ * is computed. So the panels at the bottom are the widest. */
 #define PANELS(n) MAX(1, (n) / ((n) <= SPLIT_UP_TO ? 32 : 96))
 
 /* How many entries of each matrix are combined at a time. If there are several linear
@@ -32,7 +33,8 @@ int omp_get_max_threads(void);
 /* work on fewer numbers than this takes less time than waking the threads */
 #define PARALLEL_FROM 65536
 
-/* Takes the last index that is left, for the calling thread; negative if none is left. */
+/* The next index for the calling thread; negative if none is left. `left` counts how many
+ * indices are left, and all threads share it. Indices are taken in descending order. */
 #define TAKE(left) __atomic_sub_fetch(&(left), 1, __ATOMIC_RELAXED)
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))

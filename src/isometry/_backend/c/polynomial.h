@@ -71,7 +71,7 @@ static void NAME(sum_nonzero_terms)(long k, const REAL *const *terms, const REAL
 }
 
 /* A linear combination of the slots and I: Y = a I + c_0 W_0 + c_1 W_1 + ..., where a is
-   the field `identity`. */
+ * the field `identity`. */
 typedef struct {
     REAL *Y;
     const REAL *c;
