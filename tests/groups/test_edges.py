@@ -79,6 +79,24 @@ def test_symplectic_logarithm_near_pi(n, gap, rng):
         assert_close(group.algebra_projection(A), A)
 
 
+@pytest.mark.parametrize("n", [3, 6, 20])
+def test_symplectic_logarithm_with_angles_pi_and_smaller_ones(n, rng):
+    """exp(log Q) = Q if half of the angles are exactly pi, and others are near 2.5.
+
+    The rounding errors of the smaller angles decided the signs of the angles pi: in 1
+    of 50 matrices with n = 3 and half of those with n = 20, |exp(log Q) - Q| was 2.8.
+    """
+    group = Sp(n)
+    theta = 2 + torch.rand(200, n, generator=rng, dtype=torch.float64)
+    theta[:, : (n + 1) // 2] = math.pi
+    V = group.random(200, generator=rng, dtype=torch.complex128)
+    Q = V @ expm_skew(group.torus(theta)) @ V.mH
+    A = group.log(group.origin(200, dtype=Q.dtype), Q)
+    # 30: twice the worst, 15 (n = 3)
+    assert (matrix_norm(expm_skew(A) - Q) <= 30 * 2 * n * eps(Q.dtype)).all()
+    assert_close(group.algebra_projection(A), A)
+
+
 def test_opposite_points_of_a_sphere(rng):
     """log(q, -q) is orthogonal to q and has length pi.
 

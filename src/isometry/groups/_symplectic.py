@@ -81,14 +81,21 @@ class Sp(AbstractClassicalGroup):
     def _quarter_turn(self, S: Tensor, W: Tensor) -> Tensor:
         r"""Skew unitary J with $S = J |S|$, where `S` is in sp(n) on the span of `W`.
 
-        Where S is zero up to rounding, the tiny matrix `generic` determines J.
+        Where S is zero up to rounding, so that its signs are random, they are decided
+        by a generic element of the algebra.
         """
-        generic = torch.finfo(S.dtype).eps * _generic(self.n).to(S)
+        eps = torch.finfo(S.dtype).eps
         # S is in sp(n) only up to rounding, which must not choose a sign
-        M = W.mH @ (generic - 1j * self.algebra_projection(W @ S @ W.mH)) @ W
-        sines, V = torch.linalg.eigh((M + M.mH) / 2)
-        V = W @ V
-        J = self.algebra_projection((V * (1j * sines.sgn())[..., None, :]) @ V.mH)
+        A, J = self.algebra_projection(W @ S @ W.mH), _generic(self.n).to(S)
+        # J is added twice, and the result is the next J. The generic element has some
+        # small eigenvalues, so its multiple must be large to be above the rounding
+        # errors. But a large multiple also changes signs where S is not zero. The next
+        # J has no eigenvalues except i and -i, so a small multiple is enough.
+        for size in (1000 * eps, 8 * eps):
+            M = W.mH @ (-1j * (A + size * J)) @ W
+            sines, V = torch.linalg.eigh((M + M.mH) / 2)
+            V = W @ V
+            J = self.algebra_projection((V * (1j * sines.sgn())[..., None, :]) @ V.mH)
         # The projection moves the eigenvalues of J away from i and -i. Each pass of the
         # loop squares their error.
         for _ in range(5):
@@ -141,6 +148,6 @@ class _Log(Logm):
 
 
 def _generic(n: int) -> Tensor:
-    """A random Hermitian element of i sp(n), which is in general position."""
+    """A random element of sp(n), which is in general position."""
     X = gaussian(2 * n, 2 * n, dtype=torch.complex128, seed=1)
-    return -1j * Sp(n).algebra_projection(X)
+    return Sp(n).algebra_projection(X)
