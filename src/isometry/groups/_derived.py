@@ -30,20 +30,20 @@ _ZERO = 1e-6
 
 @functools.lru_cache(maxsize=64)
 def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
-    """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
+    """Orthonormal basis of the algebra, and the coordinates of its elements.
 
-    Both are for arrays flattened by `flat`, and in double precision. They are cached
-    for the 64 groups used last.
+    The coordinates are the ones of smallest norm. Both are rows as from `flat`, and in
+    double precision. They are cached for the 64 groups used last.
     """
     # Later callers get the cached basis too, and their default device or autograd mode
     # may differ. So the basis must not depend on either.
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
         A = group.algebra(ambient_basis(group))
         _check_skew(group, A)
-        rows = flat(A, group)
-        _, s, Vh = torch.linalg.svd(rows, full_matrices=False)
+        # the map from coordinates to the algebra is c -> c @ flat(A), for rows c
+        U, s, Vh = torch.linalg.svd(flat(A, group), full_matrices=False)
         rank = int((s > 1e-10 * s.max()).sum()) if A.numel() else 0
-        return Vh[:rank], torch.linalg.pinv(rows, rtol=1e-10).mT
+        return Vh[:rank], (U[:, :rank] / s[:rank]).mT
 
 
 def _check_skew(group: "AbstractGroup", A: Tensor) -> None:
@@ -80,12 +80,6 @@ def gaussian(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
     """Standard normal numbers on the CPU, whatever the default device is."""
     rng = torch.Generator().manual_seed(seed)
     return torch.randn(shape, dtype=dtype, generator=rng, device="cpu")
-
-
-def apply(matrix: Tensor, X: Tensor, manifold: "AbstractManifold") -> Tensor:
-    """Apply a real linear map to `X`, given its `matrix` for flattened arrays."""
-    rows = flat(X, manifold)
-    return arrays(rows @ matrix.mT.to(rows), manifold)
 
 
 def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from isometry._checks import check_joined, check_size, is_finite
 from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry._torch import autocast_off, constant_in_graphs
-from isometry.groups._derived import apply, basis, derived_log, gaussian
+from isometry.groups._derived import arrays, basis, derived_log, flat, gaussian
 from isometry.groups._frames import BodyFrame
 from isometry.groups._manifold import EXP, AbstractManifold, Base
 from isometry.groups._maps import AbstractMap, AbstractRetraction, RetractionLike
@@ -84,14 +84,18 @@ class AbstractGroup(AbstractManifold):
     def _basis(self) -> tuple[Tensor, Tensor]:
         return basis(self)
 
+    def _expand(self, X: Tensor, images: Tensor) -> Tensor:
+        """The components of `X` in the basis of the algebra, times these `images`."""
+        components = flat(X, self) @ self._basis()[0].mT.to(X.real)
+        return arrays(components @ images.to(components), self)
+
     def algebra_coordinates(self, A: Tensor) -> Tensor:
         """The coordinates `X` of smallest norm with `algebra(X) = A`."""
-        return apply(self._basis()[1], A, self)
+        return self._expand(A, self._basis()[1])
 
     def algebra_projection(self, X: Tensor) -> Tensor:
         """Element of the Lie algebra closest to any matrix `X`."""
-        rows = self._basis()[0]
-        return apply(rows.mT @ rows, X, self)
+        return self._expand(X, self._basis()[0])
 
     def algebra_log(self, Q: Tensor) -> Tensor:
         """Element of the Lie algebra whose exponential is `Q`.
