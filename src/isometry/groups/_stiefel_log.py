@@ -22,7 +22,11 @@ from isometry._checks import check_has_numbers, is_finite
 from isometry._orthonormal import newton_schulz
 from isometry._torch import refuse_nested_forward_mode
 from isometry.groups._derived import gaussian
-from isometry.groups._nearest import determinant, normal_part
+from isometry.groups._nearest import (
+    nearest_rotation,
+    normal_part,
+    turn_last_column,
+)
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
@@ -218,19 +222,12 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
 
 def _completion(V: Tensor) -> Tensor:
     """Rotation or unitary matrix with first columns `V`, as close to I as possible."""
-    m, k = V.shape[-2:]
+    k = V.shape[-1]
     rest = torch.linalg.qr(V, mode="complete").Q[..., k:]
-    U, _, Wh = torch.linalg.svd(rest[..., k:, :])
-    rest = rest @ (Wh.mH @ U.mH)
-    whole = torch.cat([V, rest], -1)
-    if not V.is_complex() and m > k:
-        sign = determinant(whole).sgn()
-        # If the determinant is -1, reflect along the singular vector of the smallest
-        # singular value. No other reflection leaves `whole` closer to I.
-        u = U[..., -1:]
-        rest = rest + (sign - 1)[..., None, None] * (rest @ u) @ u.mT
-        whole = torch.cat([V, rest], -1)
-    return whole
+    # now the determinant is 1, and rotations of the other columns do not change that
+    rest = turn_last_column(torch.cat([V, rest], -1))[..., k:]
+    rest = rest @ nearest_rotation(rest[..., k:, :].mH)
+    return torch.cat([V, rest], -1)
 
 
 def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
