@@ -66,13 +66,19 @@ class AbstractFrame(ABC):
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """The Riemannian gradient at `Q`, from the Euclidean gradient `G`."""
 
-    @abstractmethod
     def square(self, V: Tensor) -> Tensor:
         """The squares of a vector's entries, or their mean, for rules such as Adam's.
 
         These rules average the squares over steps, and divide the vector by the square
         root of the average. The shape of the result broadcasts with the vector.
+
+        By default this is one number for each vector, because entries of vectors at
+        different points cannot be compared: the squared norm of the array, divided by
+        the number of real numbers in a point.
         """
+        total = torch.linalg.vector_norm(V.flatten(1), dim=1).square_()
+        reals = math.prod(self.manifold.shape) * (1 + self.manifold.is_complex)
+        return total.div_(reals).view(-1, *[1] * (V.ndim - 1))
 
     @abstractmethod
     def advance(
@@ -164,9 +170,8 @@ class BodyFrame(AbstractFrame):
 class AmbientFrame(AbstractFrame):
     """A frame for any manifold, with tangent vectors as arrays of the ambient space.
 
-    In this frame, entries of vectors at different points cannot be compared. So
-    `square` is one number for each vector: the mean of its squared entries, which does
-    not change under rotations.
+    `square` is the mean of a vector's squared entries, which does not change under
+    rotations.
     """
 
     # A Riemannian gradient is tangent only up to a rounding error. This error is
@@ -180,11 +185,6 @@ class AmbientFrame(AbstractFrame):
         # a user may return `G` itself, the gradient of the parameter, which must not
         # change.
         return self.reals(self.manifold.gradient(Q, G).clone())
-
-    def square(self, V: Tensor) -> Tensor:
-        """The mean square of all entries of a vector."""
-        axes = len(self.manifold.shape) + self.manifold.is_complex
-        return (V * V).mean(tuple(range(-axes, 0)), keepdim=True)
 
     def advance(
         self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
@@ -219,8 +219,8 @@ class TallFrame(AbstractFrame):
 
     that is, $\Omega_F$ stays the same and $F_\perp$ is projected.
 
-    Entries of vectors at different points cannot be compared, so `square` is one number
-    for each vector, as in `AmbientFrame`.
+    As $\lVert E \rVert_F^2 = \lVert \Omega \rVert_F^2 + \lVert E_\perp \rVert_F^2$,
+    `square` is the same number as in `AmbientFrame`.
 
     Cost of a step with momentum: seven products of $n k^2$, and some of $k^3$. The host
     reads the norm of the step from the device.
@@ -239,11 +239,6 @@ class TallFrame(AbstractFrame):
         torch.sub(U, U.mH, out=E[:, :k])
         torch.baddbmm(G, Q, U, alpha=-1, out=E[:, k:])
         return self.reals(E)
-
-    def square(self, V: Tensor) -> Tensor:
-        r"""$\lVert E \rVert_F^2$ divided by the number of real numbers in $E$."""
-        total = torch.linalg.vector_norm(V.flatten(1), dim=1).square_()
-        return total.div_(V[0, V.shape[2] :].numel()).view(-1, *[1] * (V.ndim - 1))
 
     def advance(
         self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
