@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from isometry._torch import autocast_off
 from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold
 
@@ -113,8 +112,7 @@ def declare(
             f"no parameter {name!r}. Its parameters are {list(parameters)}."
         )
     Q = points(parameters[name], manifold)
-    with autocast_off(Q.device):
-        manifold.check_point(Q, name=name)
+    manifold.check_point(Q, name=name)
     record(module, name, manifold, guarded=True)
     return module
 

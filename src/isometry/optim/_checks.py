@@ -6,7 +6,6 @@ from torch import Tensor
 from isometry._checks import check_not_negative
 from isometry._declare import check_is_manifold, points
 from isometry._dtypes import HALF
-from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold
 
 # options of torch's RMSprop and AdamW that our optimizers do not have
@@ -61,8 +60,7 @@ def resolve_retraction(group: dict) -> None:
 
 def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") -> None:
     """Raise unless a parameter is on its manifold."""
-    # in half precision, as under autocast, rounding alone would exceed the tolerance
-    with torch.no_grad(), autocast_off(p.device):
+    with torch.no_grad():
         manifold.check_point(points(p, manifold), name=name)
 
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from isometry._checks import check_is_tensor, check_same_shape
 from isometry._dtypes import HALF, in_float32_or_wider
 from isometry._orthonormal import unitarity_defect
-from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold, AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
@@ -70,8 +69,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
     def right_inverse(self, W: Tensor) -> Tensor:
         """Check `W`, set the buffer for it, and return its coordinates."""
         check_is_tensor(W, name="value")
-        with autocast_off(W.device):
-            return self.start(self.point(W))
+        return self.start(self.point(W))
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from isometry._dtypes import HALF
-from isometry._torch import autocast_off, version
+from isometry._torch import version
 from isometry.parametrizations._cache import Memory, read_weight
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._initial import initial_point
@@ -133,9 +133,8 @@ class Coordinates(ParametrizationList):
         """Start near `W`, or where `init` says, and return the coordinates."""
         constraint, manifold = self.constraint, self.constraint.manifold
         points = constraint.layout.points(W)
-        with autocast_off(W.device):
-            Q = initial_point(manifold, points, constraint.init, None)
-            return constraint.start(manifold.polish(Q))
+        Q = initial_point(manifold, points, constraint.init, None)
+        return constraint.start(manifold.polish(Q))
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any

@@ -11,7 +11,6 @@ from isometry._checks import check_has_numbers, is_finite
 from isometry._declare import declared_parameters, points
 from isometry._dtypes import in_float32_or_wider
 from isometry._orthonormal import unitarity_defect
-from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.parametrizations._coordinates import constrained
 from isometry.parametrizations._layout import whole
@@ -94,10 +93,9 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
         constraint = entry.constraint
         Q = constraint.layout.points(in_float32_or_wider(W))
         border = condition = None
-        with autocast_off(Q.device):
-            if isinstance(constraint, Trivialization):
-                border, condition = _map_numbers(constraint, X)
-            report[entry.key] = _diagnosis(constraint.manifold, Q, border, condition)
+        if isinstance(constraint, Trivialization):
+            border, condition = _map_numbers(constraint, X)
+        report[entry.key] = _diagnosis(constraint.manifold, Q, border, condition)
     for key, p, manifold in declared_parameters(module):
         W = in_float32_or_wider(whole(p.detach()))
         check_has_numbers(W, name=key)

@@ -122,9 +122,8 @@ def load_foreign(
         # change before the whole checkpoint has been checked
         twin = copy.deepcopy(entry.constraint)
         points = twin.layout.points(weight.to(entry.coordinates))
-        with autocast_off(points.device):
-            Q = twin.manifold.polish(twin.manifold.nearest(points))
-            state[f"{holder}original"] = twin.start(Q)
+        Q = twin.manifold.polish(twin.manifold.nearest(points))
+        state[f"{holder}original"] = twin.start(Q)
         if plain:
             distance = float(torch.linalg.vector_norm(Q - points))
             _log.info(_NEAREST, entry.key, twin.manifold, distance)

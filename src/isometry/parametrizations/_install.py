@@ -16,7 +16,6 @@ from torch.optim.optimizer import (
 
 from isometry._declare import record
 from isometry._dtypes import in_float32_or_wider
-from isometry._torch import autocast_off
 from isometry._typing import Layer
 from isometry.groups import AbstractManifold, AbstractRetraction, Householder
 from isometry.parametrizations._cache import count_step
@@ -61,8 +60,7 @@ def install(
     has_base = options.use_trivialization and not isinstance(retraction, Householder)
     check_policy(every, radius, moving=has_base)
     X = layout.points(in_float32_or_wider(weight.detach()))
-    with autocast_off(weight.device):
-        Q = initial_point(manifold, X, options.init, options.generator)
+    Q = initial_point(manifold, X, options.init, options.generator)
     shared: dict[str, Any] = {"manifold": manifold, "layout": layout}
     shared |= {"retraction": retraction, "dtype": weight.dtype, "init": options.init}
     constraint: AbstractConstraint
@@ -88,8 +86,7 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
         ValueError: if there is no base, and the map cannot reach the weight.
     """
     try:
-        with autocast_off(Q.device):
-            return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
+        return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
     except ValueError as error:
         remedy = "Let the base move, with `use_trivialization=True`"
         if not constraint.manifold.is_connected:

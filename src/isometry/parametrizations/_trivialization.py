@@ -145,19 +145,18 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         if base is None or base.is_meta or type(base) is not Tensor:
             return
         Q = self.layout.points(base)
-        with autocast_off(base.device):
-            defect = self.manifold.worst_defect(Q)
-            # A base that is not finite has no nearest point, and stays until the user
-            # loads a good checkpoint. On SO(n), a finite base has an infinite defect if
-            # its determinant is negative.
-            is_off = defect > self.manifold.tolerance(Q.dtype)
-            if is_off and bool(Q.isfinite().all()):
-                _log.info(
-                    "replaced a base with the nearest point of %s; its defect was %.1e",
-                    self.manifold,
-                    defect,
-                )
-                base.copy_(self.layout.weight(self._nearest(Q)))
+        defect = self.manifold.worst_defect(Q)
+        # A base that is not finite has no nearest point, and stays until the user loads
+        # a good checkpoint. On SO(n), a finite base has an infinite defect if its
+        # determinant is negative.
+        is_off = defect > self.manifold.tolerance(Q.dtype)
+        if is_off and bool(Q.isfinite().all()):
+            _log.info(
+                "replaced a base with the nearest point of %s; its defect was %.1e",
+                self.manifold,
+                defect,
+            )
+            base.copy_(self.layout.weight(self._nearest(Q)))
 
     def _nearest(self, Q: Tensor) -> Tensor:
         return self.manifold.polish(self.manifold.nearest(Q))
@@ -179,8 +178,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         if base.is_meta or type(base) not in PLAIN:
             return None
         Q = self.layout.points(in_float32_or_wider(base))
-        with autocast_off(Q.device):
-            defect = self.manifold.worst_defect(Q)
+        defect = self.manifold.worst_defect(Q)
         bound = rounding_bound(self.manifold, torch.bfloat16)
         if not defect <= bound:
             got = f"a defect of {defect:.1e}, above {bound:.1e}"
@@ -194,8 +192,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
                 f"`isometry.load_foreign`."
             )
         if defect > self.manifold.tolerance(Q.dtype):
-            with autocast_off(Q.device):
-                state[f"{prefix}base"] = self.layout.weight(self._nearest(Q))
+            state[f"{prefix}base"] = self.layout.weight(self._nearest(Q))
         return None
 
     @torch.no_grad()
