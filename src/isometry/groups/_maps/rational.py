@@ -13,7 +13,7 @@ from isometry._orthonormal import identity
 from isometry.groups._maps.abstract import LONG_STEP, AbstractRetraction
 from isometry.linalg import cayley, pade
 from isometry.linalg._cayley import cayley_inverse
-from isometry.linalg._pade import check_degree, pade_inverse, pade_phase
+from isometry.linalg._pade import check_degree, pade_inverse
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._tall import tall_map
 
@@ -99,10 +99,6 @@ class AbstractRational(AbstractRetraction):
             solution = torch.linalg.solve_ex(eye - u * M + w * M2, 2 * u * R)
             terms.append(solution.result)
         return sum(terms[1:], start=terms[0])
-
-    def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Phase of $r_m(i\theta)$, up to full turns, and its derivative in `theta`."""
-        return pade_phase(theta, self.degree)
 
 
 @dataclass(frozen=True)
