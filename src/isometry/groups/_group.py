@@ -313,6 +313,15 @@ class AbstractClassicalGroup(AbstractGroup):
         r"""$\operatorname{diag}(i \theta)$."""
         return torch.diag_embed(1j * theta)
 
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Samples from the Haar measure: the points nearest to Gaussian matrices.
+
+        The distribution of a Gaussian matrix does not change if it is multiplied by a
+        point. If that also multiplies the nearest point, as here, then samples have the
+        same property.
+        """
+        return self.nearest(self.gaussian(*batch, **options))
+
 
 class AbstractUnrestricted(AbstractManifold):
     """A manifold of all matrices of one shape with orthonormal columns.

@@ -1,7 +1,6 @@
 """The compact symplectic group: unitary matrices over the quaternions."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -120,10 +119,6 @@ class Sp(AbstractClassicalGroup):
         J = _quaternionic(torch.zeros_like(eye), eye)
         form = torch.linalg.matrix_norm(Q.mT @ J @ Q - J)
         return torch.maximum(unitarity_defect(Q), form)
-
-    def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples from the Haar measure: the points nearest to Gaussian matrices."""
-        return self.nearest(self.gaussian(*batch, **options))
 
     def _quaternionic_part(self, X: Tensor) -> Tensor:
         """The quaternionic matrix closest to `X`."""

@@ -182,10 +182,6 @@ class Torus(AbstractClassicalGroup):
         """The distance to `nearest`."""
         return torch.linalg.matrix_norm(Q - self.nearest(Q))
 
-    def random(self, *batch: int, **options: Any) -> Tensor:
-        """Diagonal matrices with independent, uniformly distributed phases."""
-        return self.nearest(self.gaussian(*batch, **options))
-
 
 def _traceless(A: Tensor) -> Tensor:
     mean = A.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
