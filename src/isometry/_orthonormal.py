@@ -36,9 +36,18 @@ def newton_schulz(Q: Tensor) -> Tensor:
         return Q + Q @ (defect(Q) / 2)
 
 
-def after_newton_schulz(e: float) -> float:
-    """A bound on the norm of the defect after `newton_schulz`, if it is `e` before."""
-    return e * e * (3 + e) / 4
+def converge(X: Tensor, e: float) -> Tensor:
+    """`X` after more Newton-Schulz steps, until its defect is only a rounding error.
+
+    `X` must be the result of such a step, and `e` a bound on the norm of the defect
+    before that step, below 1.
+    """
+    e = e * e * (3 + e) / 4
+    # Not eps itself: `Polar.step` computes the bound for a tangent vector, which it has
+    # only up to rounding, and the true defect may be up to three times as large.
+    if e <= torch.finfo(X.dtype).eps / 4:
+        return X
+    return converge(newton_schulz(X), e)
 
 
 def unit_vectors(X: Tensor, *, dim: int = -1) -> Tensor:

@@ -14,12 +14,7 @@ from torch import Tensor
 
 from isometry._backend.memory import recycled
 from isometry._operators import largest
-from isometry._orthonormal import (
-    after_newton_schulz,
-    identity,
-    newton_schulz,
-    unitarity_defect,
-)
+from isometry._orthonormal import converge, identity, newton_schulz, unitarity_defect
 from isometry.groups._maps import AbstractRetraction
 from isometry.groups._maps.abstract import LONG_STEP
 
@@ -322,7 +317,4 @@ def settle(P: Tensor, length: Tensor) -> Tensor:
     is_close = (defect < _LOST) & (length < eps**-0.5)
     P = torch.where(is_close[:, None, None], P, math.nan)
     e = largest(torch.where(is_close, defect, 0.0), unknown=_LOST)
-    P, e = newton_schulz(P), after_newton_schulz(e)
-    while e > eps / 4:
-        P, e = newton_schulz(P), after_newton_schulz(e)
-    return P
+    return converge(newton_schulz(P), e)

@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry._operators import largest
-from isometry._orthonormal import (
-    after_newton_schulz,
-    identity,
-    newton_schulz,
-    unit_vectors,
-)
+from isometry._orthonormal import converge, identity, unit_vectors
 from isometry._torch import autocast_off
 from isometry.groups._maps.abstract import LONG_STEP, AbstractMap, AbstractRetraction
 from isometry.groups._nearest import normal_part
@@ -89,12 +84,7 @@ class Polar(AbstractFactor):
         X = (X * c.sqrt()) @ (1.5 * eye - gram * (c / 2))
         # a matrix with NaN stays NaN, and has no effect on the number of steps
         farthest = largest(d.nan_to_num(nan=0.0), unknown=1 / eps)
-        e = after_newton_schulz(farthest / (2 + farthest))
-        # eps / 4 and not eps: E is tangent only up to rounding, so eigenvalues may also
-        # be below 1, and the true e may be up to three times as large
-        while e > eps / 4:
-            X, e = newton_schulz(X), after_newton_schulz(e)
-        return X
+        return converge(X, farthest / (2 + farthest))
 
 
 @dataclass(frozen=True)
