@@ -19,6 +19,7 @@ from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import determinant, nearest_rotation
 from isometry.linalg import expm_skew, logm_unitary, polar, skew
 from isometry.linalg._norms import krylov_norm, spectral_norm
+from isometry.linalg._skew import lower_triangle
 
 # Number of factors in the random walk of `random`. Under the Haar measure, the mean of
 # every nontrivial irreducible representation is zero. Under the distribution of a
@@ -379,11 +380,3 @@ class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
     def algebra_log(self, Q: Tensor) -> Tensor:
         """The principal logarithm, which exists for rotations and unitary matrices."""
         return logm_unitary(Q)
-
-
-def lower_triangle(A: Tensor) -> Tensor:
-    """The lower triangular `X` with `skew(X) = A`, for a skew `A`."""
-    X = A.tril(-1)
-    if A.is_complex():
-        X = X + torch.diag_embed(A.diagonal(dim1=-2, dim2=-1).imag)
-    return X

@@ -22,11 +22,7 @@ from isometry._checks import check_has_numbers, is_finite
 from isometry._orthonormal import newton_schulz
 from isometry._torch import refuse_nested_forward_mode
 from isometry.groups._derived import gaussian
-from isometry.groups._nearest import (
-    nearest_rotation,
-    normal_part,
-    turn_last_column,
-)
+from isometry.groups._nearest import nearest_rotation, normal_part, turn_last_column
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 

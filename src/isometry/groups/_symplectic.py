@@ -9,10 +9,11 @@ from isometry._checks import unitary_bound
 from isometry._orthonormal import identity, newton_schulz, unitarity_defect
 from isometry._torch import is_fake, refuse_nested_forward_mode
 from isometry.groups._derived import gaussian
-from isometry.groups._group import AbstractClassicalGroup, lower_triangle
+from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
 from isometry.linalg._logm import Logm, QuarterTurn, principal
+from isometry.linalg._skew import lower_triangle
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,14 @@ def skew(X: Square) -> Square:
     return A
 
 
+def lower_triangle(A: Tensor) -> Tensor:
+    """The lower triangular `X` with `skew(X) = A`, for a skew `A`."""
+    X = A.tril(-1)
+    if A.is_complex():
+        X = X + torch.diag_embed(A.diagonal(dim1=-2, dim2=-1).imag)
+    return X
+
+
 def skew_eigh(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Angles and eigenvectors of skew matrices: $-iA = V \Theta V^H$.
 
