@@ -151,6 +151,16 @@ def test_logarithm_in_representations(group, rng):
     assert (matrix_norm(P - Q) <= 0.01 * matrix_norm(N)).all()
 
 
+def test_the_nearest_point_of_a_group_with_one_element(rng):
+    """It is the identity, from anywhere; it used to be NaN from far away.
+
+    The random starts of Newton's method are zero, and were divided by their norm.
+    """
+    X = torch.randn(20, 1, 1, dtype=torch.complex128, generator=rng)
+    assert_close(Spin(1).nearest(X), torch.ones_like(X))
+    assert Spin(1).contains(X).tolist() == [False] * 20
+
+
 def test_logarithm_of_a_helix(rng):
     """The logarithm of diag(e^it, e^2it), t = 3, has its second angle beyond pi."""
     Q = torch.diag(torch.exp(1j * torch.tensor([3.0, 6.0], dtype=torch.float64)))

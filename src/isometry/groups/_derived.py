@@ -234,7 +234,7 @@ def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
     c = gaussian(_STARTS, len(units), dtype=torch.float64, seed=1).to(units.device)
     starts = _combination(c, units)
     # in an algebra of dimension 0 the norm is 0
-    norm = torch.linalg.matrix_norm(starts, 2).clamp(min=torch.finfo(c.dtype).tiny)
+    norm = torch.linalg.matrix_norm(starts, 2).clamp(min=torch.finfo(c.dtype).eps)
     radius = 2 * math.pi * torch.linspace(0, 1, _STARTS, device="cpu").to(c)
     starts = starts * (radius / norm)[:, None, None]
     overlap = torch.einsum("sij,mij->ms", expm_skew(starts).conj(), Q).real
