@@ -16,7 +16,8 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from dataclasses import InitVar, dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -117,28 +118,24 @@ def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> 
     if weight is not None:
         return weight
     if graph and not torch.is_inference_mode_enabled():
-        return _compute(memory, inputs, constraint, graph=True, region=region)
+        return _compute(memory, inputs, constraint, region)
     # leave inference mode, because autograd cannot use a tensor that was made in it
     with torch.inference_mode(False), torch.set_grad_enabled(graph):
-        return _compute(memory, inputs, constraint, graph=graph, region=region)
+        return _compute(memory, inputs, constraint, region)
 
 
 def _compute(
-    memory: "Memory",
-    inputs: Inputs,
-    constraint: AbstractConstraint,
-    *,
-    graph: bool,
-    region: Any,
+    memory: "Memory", inputs: Inputs, constraint: AbstractConstraint, region: Any
 ) -> Tensor:
-    """Compute the weight, and remember it if possible."""
+    """Compute the weight, with a graph if gradients are on, and try to remember it."""
+    graph = torch.is_grad_enabled()
     unchanged = memory.watch(inputs, constraint)
     if graph and region is None:
         weight: Tensor = Shared.apply(constraint, unchanged, inputs[0])
     else:
         weight = constraint(inputs[0])
-    entry = Entry(weight, inputs, constraint, unchanged)
-    entry.region = None if region is None else weakref.ref(region)
+    hook = None if region is None else weakref.ref(region)
+    entry = Entry(weight, inputs, constraint, unchanged, hook)
     if graph:
         memory.threads.entry = entry
     elif entry.weight is not None:
@@ -162,46 +159,39 @@ def _drop_hook(entry: "Entry") -> Callable[[Any], None]:
     return drop
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Entry:
     """A remembered weight, with what is needed to tell whether it is still valid."""
 
-    __slots__ = (
-        "X",
-        "__weakref__",
-        "_reference",
-        "_versions",
-        "buffers",
-        "constraint",
-        "depends_on",
-        "region",
-        "rest",
-        "unchanged",
-        "weight",
-    )
+    weight: Tensor | None
+    inputs: InitVar[Inputs]
+    constraint: AbstractConstraint
+    unchanged: UnchangedCheck
+    # the hook of the checkpointed region in which the weight was computed, if any
+    region: "weakref.ref[Any] | None"
+    # the coordinates
+    X: Tensor = field(init=False)
+    # the buffer on which the weight depends (the base or the phases), and where it is:
+    # under the key `depends_on` in the dictionary `buffers`
+    rest: Tensor | None = field(init=False)
+    depends_on: str = field(init=False)
+    buffers: dict[str, Tensor | None] = field(init=False)
+    _versions: list[int | None] = field(init=False)
+    _reference: Callable[[], Tensor | None] = field(init=False)
 
-    def __init__(
-        self,
-        weight: Tensor,
-        inputs: Inputs,
-        constraint: AbstractConstraint,
-        unchanged: UnchangedCheck,
-    ) -> None:
-        self.X = inputs[0]
-        # `rest` is the buffer on which the weight depends (the base or the phases), and
-        # `depends_on` is its key in the dictionary `buffers`
-        self.rest = inputs[1] if len(inputs) > 1 else None
-        self.depends_on = constraint.depends_on
-        self.constraint, self.buffers = constraint, constraint._buffers
-        # the hook of the checkpointed region in which the weight was computed, if any
-        self.region: weakref.ref[Any] | None = None
-        self._versions = [*map(version, (weight, *inputs))]
-        self._reference = TensorWeakRef(weight)
-        self.weight, self.unchanged = None, unchanged
+    def __post_init__(self, inputs: Inputs) -> None:
+        tensors = cast("Inputs", (self.weight, *inputs))
+        self.X, self.rest = inputs[0], inputs[1] if len(inputs) > 1 else None
+        self.depends_on = self.constraint.depends_on
+        self.buffers = self.constraint._buffers
+        self._versions = [*map(version, tensors)]
+        self._reference = TensorWeakRef(tensors[0])
         # Keep the weight alive only if its bytes can be compared. Otherwise it is
         # remembered only while something else, such as a graph, refers to it.
-        if all(map(is_block, (weight, *inputs))):
-            self.weight = weight
-            self.unchanged = unchanged_bytes(weight, after=unchanged)
+        if all(map(is_block, tensors)):
+            self.unchanged = unchanged_bytes(tensors[0], after=self.unchanged)
+        else:
+            self.weight = None
 
     def find(self, inputs: Inputs, region: Any) -> Tensor | None:
         """The remembered weight, or None if it may be out of date."""
@@ -246,7 +236,7 @@ class Memory:
         # The tensors from which the last weight was computed, a check that all of them
         # are unchanged, and a check of all but the coordinates. These are in one tuple,
         # so that another thread never sees only some of them replaced.
-        self._watched: tuple[tuple[Tensor, ...], UnchangedCheck, UnchangedCheck]
+        self._watched: tuple[Inputs, UnchangedCheck, UnchangedCheck]
         self._watched = (), _nothing, _nothing
         self._steps = _steps
 
@@ -379,7 +369,7 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     for t in inputs:
         # Fake tensors, sharded tensors and other subclasses can change without a trace
         # in their memory or version counter. Inference tensors have no such counter.
-        if type(t) not in PLAIN or t.is_inference() or (is_fake(t) and not t.is_meta):
+        if type(t) not in PLAIN or (is_fake(t) and not t.is_meta):
             return False
         if version(t) is None:
             return False
