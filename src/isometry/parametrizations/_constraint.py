@@ -16,7 +16,7 @@ from isometry.parametrizations._layout import Layout
 
 _Map = TypeVar("_Map", bound=AbstractMap)
 
-# The column norms that `looks_initialized` recognizes: the gains of
+# The column norms that `_looks_initialized` recognizes: the gains of
 # `nn.init.calculate_gain` with the usual slope of leaky_relu, and the square roots of 3
 # and 4, for three or four stacked orthogonal matrices, as in the gates of nn.GRU and
 # nn.LSTM. A matrix with other norms must not be recognized. For instance, the first
@@ -77,7 +77,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
 
     @abstractmethod
     def repair(self) -> None:
-        """Correct the buffer of the constraint if a write has made it invalid."""
+        """Correct the buffer of the constraint if a write or a cast made it invalid."""
 
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Remove rounding errors from a checkpoint where they would cause harm.
@@ -88,12 +88,9 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         del state, prefix
         return None
 
-    def polish(self) -> None:
-        """Remove rounding errors after a cast to a wider dtype; a no-op by default."""
-
-    @abstractmethod
     def is_filled(self, X: Tensor) -> bool:
-        """Whether coordinates were initialized as if they were the weight."""
+        """Whether `nn.init` may have filled coordinates; see `_looks_initialized`."""
+        return _looks_initialized(X, self.layout.points(X))
 
     def refuse_filled(self, X: Tensor) -> None:
         """Raise if coordinates were initialized as if they were the weight.
@@ -214,7 +211,7 @@ def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5
 
 
-def looks_initialized(X: Tensor, points: Tensor) -> bool:
+def _looks_initialized(X: Tensor, points: Tensor) -> bool:
     """Whether `X` looks filled by `nn.init.orthogonal_` or `eye_`, and is not skew.
 
     A loop such as `for name, p in rnn.named_parameters(): if "weight_hh" in name:

@@ -214,9 +214,9 @@ class Coordinates(ParametrizationList):
         self.memory = Memory()
         super()._apply(without_half, recurse)
         self._mark()
-        wider = torch.finfo(self.original.dtype).eps < torch.finfo(before).eps
-        if wider:
-            constraint.polish()
+        # the rounding errors of the old dtype are not small in a wider one
+        if torch.finfo(self.original.dtype).eps < torch.finfo(before).eps:
+            constraint.repair()
         return self
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from isometry._torch import autocast_off
 from isometry.groups import Householder
-from isometry.parametrizations._constraint import AbstractConstraint, looks_initialized
+from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._layout import replicated_like, whole
 
 
@@ -79,10 +79,10 @@ class Reflections(AbstractConstraint[Householder]):
             d.copy_(unit)
 
     def is_filled(self, X: Tensor) -> bool:
-        """Whether `nn.init` may have filled coordinates; see `looks_initialized`.
+        """Whether `nn.init` may have filled coordinates; see `_looks_initialized`.
 
         Lower triangular coordinates do not count: `start` computes such coordinates,
         and they can be orthogonal, for instance if the weight is diagonal.
         """
         V = self.layout.points(X)
-        return not torch.equal(V, V.tril()) and looks_initialized(X, V)
+        return not torch.equal(V, V.tril()) and super().is_filled(X)

@@ -13,11 +13,7 @@ from isometry._dtypes import in_float32_or_wider
 from isometry._orthonormal import unitarity_defect
 from isometry._torch import autocast_off
 from isometry.groups import AbstractRetraction
-from isometry.parametrizations._constraint import (
-    AbstractConstraint,
-    looks_initialized,
-    rounding_bound,
-)
+from isometry.parametrizations._constraint import AbstractConstraint, rounding_bound
 from isometry.parametrizations._layout import replicated_like, whole
 
 _log = logging.getLogger("isometry")
@@ -94,17 +90,13 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         self.steps.zero_()
         return torch.zeros_like(self.base)
 
-    def is_filled(self, X: Tensor) -> bool:
-        """Whether `nn.init` may have filled coordinates; see `looks_initialized`."""
-        return looks_initialized(X, self.layout.points(X))
-
     @property
     def has_policy(self) -> bool:
         """Whether the base moves automatically."""
         return self.rebase_every is not None or self.rebase_radius is not None
 
     @torch.no_grad()
-    def move_base(self, X: Tensor, velocities: Sequence[Tensor] = ()) -> list[Tensor]:
+    def move_base(self, X: Tensor, velocities: Sequence[Tensor]) -> list[Tensor]:
         """Move the base to the weight with coordinates `X`.
 
         A velocity of the coordinates, such as the momentum of an optimizer, is pushed
@@ -112,15 +104,12 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         coordinates that moves the weight in the same way.
 
         Args:
-            X: the coordinates. If there is a base, the caller must set them to zero
-                afterwards; without a base, this method does nothing.
+            X: the coordinates. The caller must set them to zero afterwards.
             velocities: tensors of the shape of `X`.
 
         Returns:
             The velocities in the new coordinates.
         """
-        if self.base is None:
-            return list(velocities)
 
         def points(X: Tensor) -> Tensor:
             B = self.base_point()
@@ -130,8 +119,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
             tangents = [torch.func.jvp(points, (X,), (v,))[1] for v in velocities]
             Q = self.manifold.polish(points(X))
             moved = [self.layout.weight(self.manifold.velocity(Q, E)) for E in tangents]
-        self.base.copy_(self.layout.weight(Q))
-        self.steps.zero_()
+        self.start(Q)
         return moved
 
     @torch.no_grad()
@@ -139,7 +127,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         """Replace a base that is off the manifold with the nearest point.
 
         `AveragedModel(use_buffers=True)` takes the mean of several bases, and this mean
-        is off the manifold.
+        is off the manifold. After a cast to a wider dtype, the base still has the
+        rounding errors of the narrower one.
         """
         base = self.base
         if base is None or base.is_meta or type(base) is not Tensor:
@@ -194,15 +183,6 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         if defect > self.manifold.tolerance(Q.dtype):
             state[f"{prefix}base"] = self.layout.weight(self._nearest(Q))
         return None
-
-    @torch.no_grad()
-    def polish(self) -> None:
-        """Remove the rounding error of a base that was cast to a wider dtype."""
-        if self.base is not None and not self.base.is_meta:
-            # Polish twice. Each pass squares the defect, which is up to 1e-5 in single
-            # precision, so polishing once would leave 1e-10.
-            Q = self.manifold.polish(self.layout.points(self.base))
-            self.base.copy_(self.layout.weight(self.manifold.polish(Q)))
 
     def base_point(self) -> Tensor | None:
         """The base as points of the manifold; None if it is fixed at the origin."""
