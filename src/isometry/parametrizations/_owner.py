@@ -16,8 +16,8 @@ from isometry._torch import compute_flat_weights, fill_flat_weights, flat_weight
 from isometry.parametrizations._cache import read_fast
 from isometry.parametrizations._coordinates import coordinates_of
 
-# name of the attribute that marks a method which `adapt` has wrapped
-_WRAPPED = "_isometry_wraps"
+# name of the attribute that marks a class which `adapt` has changed
+_ADAPTED = "_isometry_adapted"
 
 # name of the attribute that holds the weights of a recurrent module during its forward
 # pass
@@ -43,89 +43,88 @@ def own_class(module: nn.Module) -> None:
 def adapt(module: nn.Module, name: str) -> None:
     """Adapt the class of a module whose weight `name` has just been constrained."""
     read_fast(module, name)
+    # This class belongs to this module alone: torch made it for the module's first
+    # parametrization, or `own_class` made it for a copy. So no other module changes.
     cls: Any = type(module)
-    for key, wrap in _WRAPPERS.items():
+    # constraining a second weight of the module must not wrap a method again
+    if hasattr(cls, _ADAPTED):
+        return
+    setattr(cls, _ADAPTED, True)
+    for key, wrapper in _WRAPPERS.items():
         method = getattr(cls, key, None)
-        # constraining a second weight of the module must not wrap a method again
-        if method is not None and not hasattr(method, _WRAPPED):
-            method = functools.wraps(method)(wrap(method))
-            setattr(method, _WRAPPED, True)
-            setattr(cls, key, method)
-    _keep_weights_fresh(module)
+        if method is not None:
+            setattr(cls, key, _wrapped(method, wrapper))
+    if isinstance(module, nn.RNNBase):
+        _keep_weights_fresh(module)
 
 
-def _wrap_reset(reset: Method) -> Method:
+def _wrapped(method: Method, wrapper: Method) -> Method:
+    """A method that calls `wrapper`, with the method to wrap as its first argument."""
+
+    @functools.wraps(method)
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapper(method, module, *args, **kwargs)
+
+    return call
+
+
+def _reset(reset: Method, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Wrap `reset_parameters`, so that it initializes weights, not coordinates."""
-
-    def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as stack:
-            for coordinates in coordinates_of(module).values():
-                stack.enter_context(coordinates.initializing())
-            return reset(module, *args, **kwargs)
-
-    return wrapped
+    with ExitStack() as stack:
+        for coordinates in coordinates_of(module).values():
+            stack.enter_context(coordinates.initializing())
+        return reset(module, *args, **kwargs)
 
 
-def _wrap_register(register: Method) -> Method:
+def _register(
+    register: Method, module: nn.Module, name: str, param: nn.Parameter | None
+) -> None:
     """Wrap `register_parameter`, so that no parameter can replace the weight."""
-
-    def wrapped(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        if name in coordinates_of(module):
-            raise TypeError(
-                f"`{name}` must be assigned as a plain tensor, since it is "
-                f"constrained; got {type(param).__name__}. Assign `value.detach()`, "
-                f"which copies it, or remove the constraint first, with "
-                f"`isometry.fold`."
-            )
-        register(module, name, param)
-
-    return wrapped
+    if name in coordinates_of(module):
+        raise TypeError(
+            f"`{name}` must be assigned as a plain tensor, since it is constrained; "
+            f"got {type(param).__name__}. Assign `value.detach()`, which copies it, or "
+            f"remove the constraint first, with `isometry.fold`."
+        )
+    register(module, name, param)
 
 
-def _wrap_load(load: Method) -> Method:
+def _load(
+    load: Method, module: nn.Module, state: dict[str, Any], prefix: str, *args: Any
+) -> None:
     """Wrap `_load_from_state_dict` to refuse plain weights, even if `strict=False`."""
-
-    def wrapped(
-        module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
-    ) -> None:
-        errors: list[str] = args[-1]
-        for name in coordinates_of(module):
-            saved = f"{prefix}parametrizations.{name}.0.map"
-            if prefix + name in state_dict and saved not in state_dict:
-                errors.append(
-                    f"`{prefix}{name}` must be saved as coordinates, because it is "
-                    f"constrained; got a plain weight. Load the checkpoint with "
-                    f"`isometry.load_foreign`."
-                )
-        load(module, state_dict, prefix, *args)
-
-    return wrapped
+    errors: list[str] = args[-1]
+    for name in coordinates_of(module):
+        saved = f"{prefix}parametrizations.{name}.0.map"
+        if prefix + name in state and saved not in state:
+            errors.append(
+                f"`{prefix}{name}` must be saved as coordinates, because it is "
+                f"constrained; got a plain weight. Load the checkpoint with "
+                f"`isometry.load_foreign`."
+            )
+    load(module, state, prefix, *args)
 
 
-def _wrap_deepcopy(deepcopy: Method) -> Method:
+def _deepcopy(deepcopy: Method, module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """Wrap `__deepcopy__`, so that each copy has a class of its own."""
-
-    def wrapped(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
-        result = deepcopy(module, memo)
-        # a user's own `__deepcopy__` may return an object of another class
-        if type(result) is type(module):
-            own_class(result)
-        return result
-
-    return wrapped
+    result = deepcopy(module, memo)
+    # a user's own `__deepcopy__` may return an object of another class
+    if type(result) is type(module):
+        own_class(result)
+    return result
 
 
-_WRAPPERS = {
-    "__deepcopy__": _wrap_deepcopy,
-    "reset_parameters": _wrap_reset,
+_WRAPPERS: dict[str, Method] = {
+    "__deepcopy__": _deepcopy,
+    "reset_parameters": _reset,
     # nn.MultiheadAttention resets its parameters in a method with this name
-    "_reset_parameters": _wrap_reset,
-    "register_parameter": _wrap_register,
-    "_load_from_state_dict": _wrap_load,
+    "_reset_parameters": _reset,
+    "register_parameter": _register,
+    "_load_from_state_dict": _load,
 }
 
 
-def _keep_weights_fresh(module: nn.Module) -> None:
+def _keep_weights_fresh(module: nn.RNNBase) -> None:
     """Make a recurrent module of torch read current weights, once per forward pass.
 
     nn.RNN, nn.LSTM and nn.GRU keep a list of their weights, which they fill when a
@@ -135,13 +134,8 @@ def _keep_weights_fresh(module: nn.Module) -> None:
     property that reads the weights at each access. During a forward pass, it returns
     the weights that were read when the pass began.
     """
-    if not isinstance(module, nn.RNNBase):
-        return
-    # This class belongs to this module alone: torch made it for the module's first
-    # parametrization, or `own_class` made it for a copy. So no other module changes.
     cls: Any = type(module)
-    if "forward" not in vars(cls):
-        cls.forward = _wrap_forward(cls.forward)
+    cls.forward = _wrapped(cls.forward, _forward)
     compute_flat_weights(module, _weights)
 
 
@@ -151,21 +145,16 @@ def restore_weights(module: nn.Module) -> None:
         fill_flat_weights(module)
 
 
-def _wrap_forward(forward: Method) -> Method:
+def _forward(forward: Method, module: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `forward`, so that a pass computes each weight only once.
 
     Torch's `forward` reads each weight many times.
     """
-
-    @functools.wraps(forward)
-    def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:
-        module.__dict__[_PASS_WEIGHTS] = flat_weights(module)
-        try:
-            return forward(module, *args, **kwargs)
-        finally:
-            module.__dict__.pop(_PASS_WEIGHTS, None)
-
-    return wrapped
+    module.__dict__[_PASS_WEIGHTS] = flat_weights(module)
+    try:
+        return forward(module, *args, **kwargs)
+    finally:
+        module.__dict__.pop(_PASS_WEIGHTS, None)
 
 
 def _weights(module: Any) -> list[Tensor | None]:
