@@ -13,7 +13,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 from isometry._dtypes import HALF
 from isometry._torch import version
 from isometry.parametrizations._cache import Memory, read_weight
-from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
@@ -39,11 +38,13 @@ class Coordinates(ParametrizationList):
     # True while a function initializes the weight. Meanwhile `original` holds the
     # weight itself.
     is_plain = False
+    # the number of modules, and of names in them, that use these coordinates
+    places = 0
 
     @property
-    def constraint(self) -> AbstractConstraint:
+    def constraint(self) -> Trivialization | Reflections:
         """The parametrization that computes the weight from the coordinates."""
-        return cast("AbstractConstraint", self[0])
+        return cast("Trivialization | Reflections", self[0])
 
     def forward(self) -> Tensor:
         """The weight, computed or taken from `memory`."""
@@ -253,15 +254,23 @@ class Constrained:
         key: the full name of the weight inside the model, such as "encoder.0.weight".
         owner: the module that has the weight.
         name: the name of the weight in its owner.
-        coordinates: the parameter from which the weight is computed.
-        constraint: the parametrization that computes the weight.
+        holder: holds the coordinates, and computes the weight.
     """
 
     key: str
     owner: nn.Module
     name: str
-    coordinates: nn.Parameter
-    constraint: Trivialization | Reflections
+    holder: Coordinates
+
+    @property
+    def coordinates(self) -> nn.Parameter:
+        """The parameter from which the weight is computed."""
+        return cast("nn.Parameter", self.holder.original)
+
+    @property
+    def constraint(self) -> Trivialization | Reflections:
+        """The parametrization that computes the weight."""
+        return self.holder.constraint
 
 
 def constrained(
@@ -287,10 +296,8 @@ def constrained(
         )
     entries = {}
     for path, owner in module.named_modules(remove_duplicate=remove_duplicate):
-        for name, parts in coordinates_of(owner).items():
-            X = cast("nn.Parameter", parts.original)
-            constraint = cast("Trivialization | Reflections", parts.constraint)
+        for name, holder in coordinates_of(owner).items():
             key = f"{path}.{name}" if path else name
-            entry = Constrained(key, owner, name, X, constraint)
-            entries.setdefault(parts if remove_duplicate else key, entry)
+            entry = Constrained(key, owner, name, holder)
+            entries.setdefault(holder if remove_duplicate else key, entry)
     return list(entries.values())

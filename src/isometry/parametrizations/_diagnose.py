@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -86,8 +85,7 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     """
     report: dict[str, Diagnosis] = {}
     for entry in constrained(module):
-        holder = cast("Any", entry.owner).parametrizations[entry.name]
-        W = whole(holder.constrained_weight().detach())
+        W = whole(entry.holder.constrained_weight().detach())
         X = whole(entry.coordinates.detach())
         check_has_numbers(X, name=entry.key)
         constraint = entry.constraint

@@ -109,13 +109,13 @@ def load_foreign(
         if isinstance(layer, AbstractAdopter):
             layer.adopt(state, f"{path}." if path else "")
     for entry in entries:
-        holder = _holder(entry)
+        prefix = _prefix(entry)
         weight = state.pop(entry.key, None)
         plain = weight is not None
         if weight is not None:
             _check_weight(entry, weight)
         else:
-            weight = _peer_weight(state, holder, entry, by_name.get(entry.key))
+            weight = _peer_weight(state, prefix, entry, by_name.get(entry.key))
         if weight is None:
             continue
         # a copy of the constraint computes the coordinates, so that the model does not
@@ -123,16 +123,16 @@ def load_foreign(
         twin = copy.deepcopy(entry.constraint)
         points = twin.layout.points(weight.to(entry.coordinates))
         Q = twin.manifold.polish(twin.manifold.nearest(points))
-        state[f"{holder}original"] = twin.start(Q)
+        state[f"{prefix}original"] = twin.start(Q)
         if plain:
             distance = float(torch.linalg.vector_norm(Q - points))
             _log.info(_NEAREST, entry.key, twin.manifold, distance)
-        state |= {f"{holder}0.{k}": v for k, v in twin.state_dict().items()}
+        state |= {f"{prefix}0.{k}": v for k, v in twin.state_dict().items()}
     _check_fit(module, entries, state, strict=strict)
     return module.load_state_dict(state, strict=strict)
 
 
-def _holder(entry: Constrained) -> str:
+def _prefix(entry: Constrained) -> str:
     """The prefix of the keys that belong to a constrained weight in a `state_dict`."""
     return entry.key.removesuffix(entry.name) + f"parametrizations.{entry.name}."
 
@@ -173,9 +173,9 @@ def _check_fit(
     absent = own.keys() - state.keys() if strict else set()
     # report a missing weight once, under the name that the user knows
     for entry in entries:
-        holder = _holder(entry)
-        if f"{holder}original" in absent:
-            absent = {key for key in absent if not key.startswith(holder)} | {entry.key}
+        prefix = _prefix(entry)
+        if f"{prefix}original" in absent:
+            absent = {key for key in absent if not key.startswith(prefix)} | {entry.key}
     extra = sorted(state.keys() - own.keys()) if strict else []
     parts = {"unexpected": extra, "missing": sorted(absent), "other shapes": shapes}
     problems = [f"{what} {names}" for what, names in parts.items() if names]
@@ -188,24 +188,24 @@ def _check_fit(
 
 
 def _peer_weight(
-    state: dict[str, Tensor], holder: str, entry: Constrained, choice: Any
+    state: dict[str, Tensor], prefix: str, entry: Constrained, choice: Any
 ) -> Tensor | None:
     """Pop torch's or geotorch's keys and compute the weight; None if there are none."""
-    if f"{holder}0.map" in state or f"{holder}original" not in state:
+    if f"{prefix}0.map" in state or f"{prefix}original" not in state:
         return None
-    saved = state.pop(f"{holder}original")
+    saved = state.pop(f"{prefix}original")
     if saved.ndim < 2:
         raise ValueError(
-            f"`{holder}original` must be a matrix; got shape {tuple(saved.shape)}. "
+            f"`{prefix}original` must be a matrix; got shape {tuple(saved.shape)}. "
             f"Load it with the library that made it, and save the plain weight."
         )
     X = in_float32_or_wider(saved)
-    base = state.pop(f"{holder}0.base", None)
+    base = state.pop(f"{prefix}0.base", None)
     wide = X.shape[-2] < X.shape[-1]
     n = max(X.shape[-2:])
     if base is not None and tuple(base.shape) != (*X.shape[:-2], n, n):
         raise ValueError(
-            f"`{holder}0.base` must have shape {(*X.shape[:-2], n, n)}; got "
+            f"`{prefix}0.base` must have shape {(*X.shape[:-2], n, n)}; got "
             f"{tuple(base.shape)}. Load a checkpoint from torch's `orthogonal` or "
             f"from geotorch."
         )

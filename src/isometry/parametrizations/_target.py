@@ -7,6 +7,7 @@ compute with the coordinates.
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, cast
@@ -137,7 +138,7 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
     # needed if the parameter has no more references than a new parameter has, or if
     # only the dictionary of this module holds it.
     example = {name: nn.Parameter()}
-    if _references(own, name) <= _references(example, name):
+    if sys.getrefcount(own[name]) <= sys.getrefcount(example[name]):
         return []
     weight = own[name]
     holders = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
@@ -166,32 +167,22 @@ def tie(place: Place, coordinates: Coordinates) -> None:
     # we replace this list with the shared `coordinates`
     parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
     cast("nn.ModuleDict", module.parametrizations)[name] = coordinates
+    coordinates.places += 1
     adapt(module, name)
 
 
 def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
     """Entries for other modules that share a constrained weight with `entries`."""
-    tables: dict[int, dict[tuple[int, str], Any]] = {}
-    for entry in entries:
-        table = vars(cast("Any", entry.owner).parametrizations)["_modules"]
-        tables.setdefault(id(entry.coordinates), {})[id(table), entry.name] = table
-    # as in `other_places`, count references before searching all objects
-    example = {"": nn.Module()}
-    shared = {
-        key
-        for key, places in tables.items()
-        for (_, name), table in list(places.items())[:1]
-        if _references(table, name) >= _references(example, "") + len(places)
-    }
-    if not shared:
+    inside = {(id(entry.owner), entry.name): entry.holder for entry in entries}
+    places = Counter(inside.values())
+    # as in `other_places`, search all objects only if that is necessary
+    if all(holder.places <= number for holder, number in places.items()):
         return []
-    inside = {(id(entry.owner), entry.name) for entry in entries}
     return [
-        Constrained(name, module, name, X, cast("Any", parts.constraint))
+        Constrained(name, module, name, holder)
         for module in _modules()
-        for name, parts in coordinates_of(module).items()
-        if id(X := cast("nn.Parameter", parts.original)) in shared
-        and (id(module), name) not in inside
+        for name, holder in coordinates_of(module).items()
+        if holder in places and (id(module), name) not in inside
     ]
 
 
@@ -227,10 +218,6 @@ def check_place(module: nn.Module, name: str, parameter: Any) -> None:
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
     """The parameters of `module` itself; empty before `nn.Module.__init__` has run."""
     return vars(module).get("_parameters", {})
-
-
-def _references(parameters: Any, name: str) -> int:
-    return sys.getrefcount(parameters[name])
 
 
 def _modules() -> Iterator[nn.Module]:
