@@ -17,7 +17,8 @@ from torch.optim.optimizer import (
 from isometry._declare import record
 from isometry._dtypes import in_float32_or_wider
 from isometry._typing import Layer
-from isometry.groups import AbstractManifold, AbstractRetraction, Householder
+from isometry.groups import AbstractManifold, Householder
+from isometry.groups._maps import MapLike
 from isometry.parametrizations._cache import count_step
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
@@ -52,28 +53,31 @@ def install(
     target: Target[Layer],
     manifold: AbstractManifold,
     layout: Layout,
-    retraction: AbstractRetraction | Householder,
+    retraction: MapLike,
     options: Options,
+    *,
+    argument: str = "retraction",
 ) -> Layer:
-    """Constrain the weight of `target`, which has been checked already."""
-    weight, every, radius = target.weight, options.rebase_every, options.rebase_radius
-    has_base = options.use_trivialization and not isinstance(retraction, Householder)
+    """Constrain the weight of `target`, which has been checked already.
+
+    `argument` is the name under which the user passed the map; errors use that name.
+    """
+    phi = manifold.resolve_coordinates(retraction, name=argument)
+    weight, dtype, init = target.weight, target.weight.dtype, options.init
+    every, radius = options.rebase_every, options.rebase_radius
+    has_base = options.use_trivialization and not isinstance(phi, Householder)
     check_policy(every, radius, moving=has_base)
     X = layout.points(in_float32_or_wider(weight.detach()))
-    Q = initial_point(manifold, X, options.init, options.generator)
-    shared: dict[str, Any] = {"manifold": manifold, "layout": layout}
-    shared |= {"retraction": retraction, "dtype": weight.dtype, "init": options.init}
+    Q = initial_point(manifold, X, init, options.generator)
     constraint: AbstractConstraint
-    if isinstance(retraction, Householder):
+    if isinstance(phi, Householder):
         phase = Q.new_ones(*Q.shape[:-2], Q.shape[-1])
-        constraint = Reflections(**shared, buffer=phase)
+        constraint = Reflections(manifold, layout, phi, dtype, init, phase)
     else:
         base = layout.weight(Q).clone(memory_format=torch.contiguous_format)
+        base = base if has_base else None
         constraint = Trivialization(
-            **shared,
-            buffer=base if has_base else None,
-            rebase_every=every,
-            rebase_radius=radius,
+            manifold, layout, phi, dtype, init, base, every, radius
         )
     _register(target, constraint, _coordinates(constraint, Q))
     return target.module

@@ -3,7 +3,6 @@
 from typing import Literal, TypedDict, Unpack, overload
 
 import torch
-from torch import Tensor
 
 from isometry._declare import name_and_manifold
 from isometry._torch import outside_graphs
@@ -12,7 +11,7 @@ from isometry.groups import SO, AbstractManifold, O, Stiefel, U
 from isometry.groups._maps import MapLike
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import Options, install
-from isometry.parametrizations._layout import layout_of, matrix_layout
+from isometry.parametrizations._layout import Layout, layout_of, matrix_layout
 from isometry.parametrizations._target import Target, target_of
 
 # values of `orthogonal_map` that mean the exponential here, as they do for the square
@@ -131,7 +130,8 @@ def orthogonal(
     phi = "exp" if phi in _TORCH else phi
     target = target_of(module, name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
-    return _install_matrices(target, phi, blocks, det, options, argument=argument)
+    fit = _matrices(target, blocks, det)
+    return install(target, *fit, phi, options, argument=argument)
 
 
 @outside_graphs
@@ -156,7 +156,8 @@ def unitary(
     Args:
         module: the module that owns the weight.
         name: name of the parameter, which must have a complex dtype.
-        retraction: the map $\phi$, with the values of `orthogonal_map` in `orthogonal`.
+        retraction: the map $\phi$: "exp", "cayley", "pade-m" with a degree m,
+            "householder", or a map object, as in `orthogonal`.
         blocks: number of stacked matrices, as in `orthogonal`.
         use_trivialization: whether there is a base that can move.
         init: where the weight starts, as in `orthogonal`.
@@ -182,9 +183,7 @@ def unitary(
             f"{target.weight.dtype}. Use `isometry.orthogonal` for a real weight."
         )
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
-    return _install_matrices(
-        target, retraction, blocks, None, options, argument="retraction"
-    )
+    return install(target, *_matrices(target, blocks, None), retraction, options)
 
 
 class _Options(TypedDict, total=False):
@@ -289,23 +288,13 @@ def constrain(
     layout = layout_of(module, name, weight, manifold, blocks)
     manifold.check_tensor(layout.points(weight), name=name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
-    phi = manifold.resolve_coordinates(retraction)
-    return install(target, manifold, layout, phi, options)
+    return install(target, manifold, layout, retraction, options)
 
 
-def _install_matrices(
-    target: Target[Layer],
-    retraction: MapLike,
-    blocks: int,
-    det: Literal[1] | None,
-    options: Options,
-    *,
-    argument: str,
-) -> Layer:
-    """Constrain a weight to the manifold that fits its shape, its dtype and `det`.
-
-    `argument` is the name under which the user passed the map; errors use that name.
-    """
+def _matrices(
+    target: Target[Layer], blocks: int, det: Literal[1] | None
+) -> tuple[AbstractManifold, Layout]:
+    """The manifold that fits the shape and dtype of a weight, and `det`; its layout."""
     weight, name = target.weight, target.name
     if weight.ndim < 2:
         raise ValueError(
@@ -314,13 +303,7 @@ def _install_matrices(
             f"`groups.Sphere`."
         )
     layout = matrix_layout(target.module, name, weight, blocks)
-    manifold = _matrices(layout.points(weight), det)
-    phi = manifold.resolve_coordinates(retraction, name=argument)
-    return install(target, manifold, layout, phi, options)
-
-
-def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
-    """The manifold of orthogonal matrices with the shape and dtype of `points`."""
+    points = layout.points(weight)
     n, k = points.shape[-2:]
     if det is not None and (det != 1 or n != k or points.is_complex()):
         raise ValueError(
@@ -329,7 +312,7 @@ def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
             f"`groups.SU`, for `isometry.constrain`."
         )
     if n > k:
-        return Stiefel(n, k, is_complex=points.is_complex())
+        return Stiefel(n, k, is_complex=points.is_complex()), layout
     if points.is_complex():
-        return U(n)
-    return O(n) if det is None else SO(n)
+        return U(n), layout
+    return O(n) if det is None else SO(n), layout
