@@ -355,7 +355,8 @@ def count_step(*_: Any) -> None:
 
 def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     """Whether a weight computed now may be used again later."""
-    if torch.compiler.is_compiling() or transforms():
+    # a weight with a tangent is valid only inside its level of forward mode
+    if torch.compiler.is_compiling() or transforms() or in_forward_mode():
         return False
     # Inside a backward pass, reentrant checkpointing runs a region again and consumes
     # its graph at once, so no weight of this graph may be used again. Non-reentrant
@@ -363,15 +364,10 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     # weights of a region.
     if backward_pass() != -1 and packing_hook() is None:
         return False
-    # a weight with a tangent is valid only inside its level of forward mode
-    if in_forward_mode():
-        return False
     for t in inputs:
         # Fake tensors, sharded tensors and other subclasses can change without a trace
         # in their memory or version counter. Inference tensors have no such counter.
-        if type(t) not in PLAIN or (is_fake(t) and not t.is_meta):
-            return False
-        if version(t) is None:
+        if type(t) not in PLAIN or version(t) is None or (is_fake(t) and not t.is_meta):
             return False
     return not (
         torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
