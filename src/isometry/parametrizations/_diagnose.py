@@ -11,7 +11,7 @@ from isometry._declare import declared_parameters, points
 from isometry._dtypes import in_float32_or_wider
 from isometry._orthonormal import unitarity_defect
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.parametrizations._coordinates import constrained
+from isometry.parametrizations._coordinates import Constrained, constrained
 from isometry.parametrizations._layout import whole
 from isometry.parametrizations._trivialization import Trivialization
 
@@ -85,40 +85,36 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     """
     report: dict[str, Diagnosis] = {}
     for entry in constrained(module):
-        W = whole(entry.holder.constrained_weight().detach())
-        X = whole(entry.coordinates.detach())
-        check_has_numbers(X, name=entry.key)
         constraint = entry.constraint
-        Q = constraint.layout.points(in_float32_or_wider(W))
-        border = condition = None
-        if isinstance(constraint, Trivialization):
-            border, condition = _map_numbers(constraint, X)
-        report[entry.key] = _diagnosis(constraint.manifold, Q, border, condition)
+        W = in_float32_or_wider(whole(entry.holder.constrained_weight().detach()))
+        check_has_numbers(W, name=entry.key)
+        Q = constraint.layout.points(W)
+        report[entry.key] = _diagnosis(constraint.manifold, Q, _map_numbers(entry))
     for key, p, manifold in declared_parameters(module):
         W = in_float32_or_wider(whole(p.detach()))
         check_has_numbers(W, name=key)
-        report[key] = _diagnosis(manifold, points(W, manifold), None, None)
+        report[key] = _diagnosis(manifold, points(W, manifold), (None, None))
     return report
 
 
 def _diagnosis(
-    manifold: AbstractManifold,
-    Q: Tensor,
-    border: float | None,
-    condition: float | None,
+    manifold: AbstractManifold, Q: Tensor, numbers: tuple[float | None, float | None]
 ) -> Diagnosis:
+    """The diagnosis of the weight `Q`, whose map has the numbers of `_map_numbers`."""
     square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
     errors = unitarity_defect(frames) / max(frames.shape[-1], 1) ** 0.5
     error = float(errors.max()) if errors.numel() else 0.0
     angles = _eigenvalue_angles(Q) if square else None
-    return Diagnosis(manifold, error, angles, border, condition)
+    return Diagnosis(manifold, error, angles, *numbers)
 
 
-def _map_numbers(constraint: Trivialization, X: Tensor) -> tuple[float, float | None]:
+def _map_numbers(entry: Constrained) -> tuple[float | None, float | None]:
     """The numbers `border_distance` and `condition` of a `Diagnosis`."""
-    manifold = constraint.manifold
-    X = constraint.layout.points(X)
+    constraint, manifold = entry.constraint, entry.constraint.manifold
+    if not isinstance(constraint, Trivialization):
+        return None, None
+    X = constraint.layout.points(whole(entry.coordinates.detach()))
     if X.numel() == 0:
         return math.pi, None
     theta = manifold.angles(X)

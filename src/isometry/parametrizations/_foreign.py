@@ -128,7 +128,7 @@ def load_foreign(
             distance = float(torch.linalg.vector_norm(Q - points))
             _log.info(_NEAREST, entry.key, twin.manifold, distance)
         state |= {f"{prefix}0.{k}": v for k, v in twin.state_dict().items()}
-    _check_fit(module, entries, state, strict=strict)
+    _check_fit(module, state, strict=strict)
     return module.load_state_dict(state, strict=strict)
 
 
@@ -153,13 +153,7 @@ def _maps_by_name(
     return retraction
 
 
-def _check_fit(
-    module: nn.Module,
-    entries: list[Constrained],
-    state: Mapping[str, Tensor],
-    *,
-    strict: bool,
-) -> None:
+def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) -> None:
     """Raise unless all keys and shapes fit.
 
     torch would raise too, but only after it has loaded the tensors that do fit.
@@ -172,7 +166,7 @@ def _check_fit(
     )
     absent = own.keys() - state.keys() if strict else set()
     # report a missing weight once, under the name that the user knows
-    for entry in entries:
+    for entry in constrained(module, remove_duplicate=False):
         prefix = _prefix(entry)
         if f"{prefix}original" in absent:
             absent = {key for key in absent if not key.startswith(prefix)} | {entry.key}
