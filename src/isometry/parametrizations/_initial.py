@@ -51,7 +51,22 @@ def initial_point(
             f"`init` must be None (the nearest point), {known} or a function "
             f"(shape, generator) -> angles; got {init!r}."
         )
-    return _from_torus(manifold, batch, sampler, generator).to(X)
+    # a point on a maximal torus, with the angles that the sampler draws
+    rank = manifold.rank
+    if rank is None:
+        raise ValueError(
+            f"`init` must not draw angles for a manifold without a maximal torus; got "
+            f"{manifold}. Use 'haar' or 'identity' instead."
+        )
+    shape = (*batch, rank)
+    angles = sampler(shape, generator)
+    theta = torch.as_tensor(angles, dtype=torch.float64, device="cpu")
+    if tuple(theta.shape) != shape:
+        raise ValueError(
+            f"`init` must return angles of shape {shape}; got {tuple(theta.shape)}. "
+            f"Its first argument is that shape."
+        )
+    return manifold.from_angles(theta).to(X)
 
 
 def _nearest(manifold: AbstractManifold, X: Tensor) -> Tensor:
@@ -66,27 +81,3 @@ def _nearest(manifold: AbstractManifold, X: Tensor) -> Tensor:
         f"`nearest` for {bad} of {len(points)} points. Give the weight another value "
         f"first, or draw the initial weight, for instance with `init='haar'`."
     )
-
-
-def _from_torus(
-    manifold: AbstractManifold,
-    batch: tuple[int, ...],
-    sampler: Angles,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """A point on a maximal torus, with the angles that `sampler` draws."""
-    rank = manifold.rank
-    if rank is None:
-        raise ValueError(
-            f"`init` must not draw angles for a manifold without a maximal torus; got "
-            f"{manifold}. Use 'haar' or 'identity' instead."
-        )
-    theta = torch.as_tensor(
-        sampler((*batch, rank), generator), dtype=torch.float64, device="cpu"
-    )
-    if tuple(theta.shape) != (*batch, rank):
-        raise ValueError(
-            f"`init` must return angles of shape {(*batch, rank)}; "
-            f"got {tuple(theta.shape)}. Its first argument is that shape."
-        )
-    return manifold.from_angles(theta)
