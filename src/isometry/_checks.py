@@ -8,7 +8,7 @@ The other checks accept it, and the public function then returns NaN for it.
 from numbers import Real
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isometry._torch import is_fake
 
@@ -20,6 +20,13 @@ def check_is_tensor(X: Tensor, *, name: str) -> None:
             f"`{name}` must be a torch.Tensor; got {type(X).__name__}. "
             f"Convert it with `torch.as_tensor`."
         )
+
+
+def check_is_module(module: nn.Module, *, remedy: str) -> None:
+    """Raise unless `module` is a module of torch; `remedy` ends the message."""
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise TypeError(f"`module` must be a torch.nn.Module; got {kind}. {remedy}")
 
 
 def check_matrix(X: Tensor, *, name: str) -> None:

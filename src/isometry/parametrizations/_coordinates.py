@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
+from isometry._checks import check_is_module
 from isometry._dtypes import HALF
 from isometry._torch import version
 from isometry.parametrizations._cache import Memory, read_weight
@@ -289,11 +290,7 @@ def constrained(
     Raises:
         TypeError: if `module` is not a module.
     """
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
-            f"Pass the model, or a constrained layer."
-        )
+    check_is_module(module, remedy="Pass the model, or a constrained layer.")
     entries = {}
     for path, owner in module.named_modules(remove_duplicate=remove_duplicate):
         for name, holder in coordinates_of(owner).items():

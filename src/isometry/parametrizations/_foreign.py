@@ -208,9 +208,10 @@ def _peer_weight(
     with autocast_off(X.device):
         phi = _map_if_certain(entry.key, X) if choice is None else _peer_map(choice)
         Q = _peer_columns(phi, X)
-        Q = Q if base is None else base.to(Q) @ Q
         if base is None:
             _log.warning(_NO_BASE, entry.key)
+        else:
+            Q = base.to(Q) @ Q
         W = Q.mT if wide else Q
         _check_weight(entry, W)
         defect = constraint.manifold.worst_defect(constraint.layout.points(W))
@@ -232,7 +233,6 @@ def _map_if_certain(key: str, X: Tensor) -> AbstractMap:
     Torch and geotorch store the same keys for all maps. Only torch has the Householder
     map, for which the diagonal of the coordinates consists of 1 and -1.
     """
-    X = in_float32_or_wider(X)
     diagonal = X.diagonal(dim1=-2, dim2=-1)
     in_torch = not X.is_complex() and bool((diagonal.abs() == 1).all())
     maps = _PEER_MAPS if in_torch else _PEER_MAPS[:2]

@@ -120,7 +120,7 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
     coordinates = Coordinates([nn.Identity()], weight, unsafe=True)
     coordinates[0] = constraint
     coordinates.begin()
-    for place in (target.module, target.name), *target.ties:
+    for place in target.places:
         tie(place, coordinates)
         record(*place, constraint.manifold)
     _install_hooks(moving=constraint.has_policy)

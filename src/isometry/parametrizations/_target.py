@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 
+from isometry._checks import check_is_module
 from isometry._declare import manifold_of
 from isometry._dtypes import DTYPES
 from isometry._torch import is_fake
@@ -51,22 +52,18 @@ class Target(Generic[Layer]):
         module: the module that owns the parameter.
         name: name of the parameter in the module.
         weight: the parameter.
-        ties: all other places that hold the parameter.
+        places: all places that hold the parameter, in any module.
     """
 
     module: Layer
     name: str
     weight: nn.Parameter
-    ties: list[Place]
+    places: list[Place]
 
 
 def target_of(module: Layer, name: str) -> Target[Layer]:
-    """The parameter `name` with its ties; raises if it cannot be constrained."""
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
-            f"Pass the layer that owns the weight."
-        )
+    """The parameter `name` with its places; raises if it cannot be constrained."""
+    check_is_module(module, remedy="Pass the layer that owns the weight.")
     kind = parametrize.type_before_parametrizations(module).__name__
     if parametrize.is_parametrized(module, name):
         lists = cast("nn.ModuleDict", module.parametrizations)
@@ -86,19 +83,19 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
             f"{known}. Pass the layer that owns it (in a model, "
             f"`model.get_submodule(...)`), and its name there."
         )
-    # call this while no local variable refers to the parameter, because `other_places`
+    # call this while no local variable refers to the parameter, because `places_of`
     # counts references
-    ties = other_places(module, name)
+    places = places_of(module, name)
     weight = cast("nn.Parameter", parameters[name])
-    for owner, key in (module, name), *ties:
+    for owner, key in places:
         _check_values(owner, key, weight)
     if weight.is_inference():
         # autograd cannot use a parameter that was made in inference mode, so replace it
         with torch.inference_mode(mode=False):
             weight = nn.Parameter(weight.clone(), requires_grad=weight.requires_grad)
-        for owner, key in (module, name), *ties:
+        for owner, key in places:
             setattr(owner, key, weight)
-    return Target(module, name, weight, ties)
+    return Target(module, name, weight, places)
 
 
 def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
@@ -127,8 +124,8 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
                 )
 
 
-def other_places(module: nn.Module, name: str) -> list[Place]:
-    """All other places, in any module, that hold the parameter `name` of `module`.
+def places_of(module: nn.Module, name: str) -> list[Place]:
+    """All places, in any module, that hold the parameter `name` of `module`.
 
     Raises:
         ValueError: if a parametrized weight is computed from the parameter.
@@ -139,7 +136,7 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
     # only the dictionary of this module holds it.
     example = {name: nn.Parameter()}
     if sys.getrefcount(own[name]) <= sys.getrefcount(example[name]):
-        return []
+        return [(module, name)]
     weight = own[name]
     holders = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
     tables = [(module, own)]
@@ -147,7 +144,6 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
         # a shallow copy of the module shares its `_parameters`, and does not count
         tables += [(m, t) for m in _modules() if (t := parameters_of(m)) is not own]
     places = [(m, key) for m, t in tables for key, p in t.items() if p is weight]
-    places.remove((module, name))
     lists = [m for m, _ in places if isinstance(m, ParametrizationList)]
     if lists:
         raise ValueError(
@@ -155,7 +151,8 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
             f"got one with {type(lists[0][0]).__name__}. Remove the parametrization "
             f"first, with `{_REMOVE}`."
         )
-    return places
+    # the place that the user named comes first, so that errors are about it
+    return sorted(places, key=lambda place: place != (module, name))
 
 
 def tie(place: Place, coordinates: Coordinates) -> None:
@@ -175,7 +172,7 @@ def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
     """Entries for other modules that share a constrained weight with `entries`."""
     inside = {(id(entry.owner), entry.name): entry.holder for entry in entries}
     places = Counter(inside.values())
-    # as in `other_places`, search all objects only if that is necessary
+    # as in `places_of`, search all objects only if that is necessary
     if all(holder.places <= number for holder, number in places.items()):
         return []
     return [

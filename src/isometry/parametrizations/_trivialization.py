@@ -59,6 +59,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
 
     def __post_init__(self, buffer: Tensor | None) -> None:
         super().__post_init__(buffer)
+        self.has_policy = (self.rebase_every, self.rebase_radius) != (None, None)
         device = None if buffer is None else buffer.device
         # the number of optimizer steps since the last move of the base
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
@@ -89,11 +90,6 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         self.base.copy_(self.layout.weight(Q))
         self.steps.zero_()
         return torch.zeros_like(self.base)
-
-    @property
-    def has_policy(self) -> bool:
-        """Whether the base moves automatically."""
-        return self.rebase_every is not None or self.rebase_radius is not None
 
     @torch.no_grad()
     def move_base(self, X: Tensor, velocities: Sequence[Tensor]) -> list[Tensor]:
