@@ -13,14 +13,8 @@ from torch import Tensor, nn
 
 from isometry.groups import AbstractManifold
 
-_CONVOLUTIONS = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
+_CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_TRANSPOSED = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,7 @@ def matrix_layout(
     """
     shape = tuple(weight.shape)
     groups, flatten, (rows, columns) = 1, False, shape[-2:]
-    if name == "weight" and isinstance(module, _CONVOLUTIONS):
+    if name == "weight" and isinstance(module, _CONVOLUTIONS | _TRANSPOSED):
         # The first axis of a kernel holds the output channels or, in a transposed
         # convolution, the input channels. Each group of channels has its own weights.
         groups, flatten = module.groups, True
@@ -120,21 +114,20 @@ def whole(X: Tensor) -> Tensor:
     return X if gather is None else gather()
 
 
-def sharded_like(value: Tensor, X: Tensor) -> Tensor:
+def sharded_like(value: Tensor, X: Any) -> Tensor:
     """`value` itself, or `value` as a DTensor sharded like `X` if `X` is a DTensor."""
     if not hasattr(X, "full_tensor"):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    shards: Any = X
-    return distribute_tensor(value, shards.device_mesh, shards.placements)
+    return distribute_tensor(value, X.device_mesh, X.placements)
 
 
-def replicated_like(value: Tensor, X: Tensor) -> Tensor:
+def replicated_like(value: Tensor, X: Any) -> Tensor:
     """`value` itself, or a DTensor replicated on all processes if `X` is a DTensor."""
     if not hasattr(X, "full_tensor"):
         return value
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh: Any = getattr(X, "device_mesh", None)
-    return DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim)
+    replicated = [Replicate()] * X.device_mesh.ndim
+    return DTensor.from_local(value, X.device_mesh, replicated)
