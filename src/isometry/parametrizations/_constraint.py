@@ -135,12 +135,12 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         return self.manifold.polish(Q)
 
     def _projection(self) -> str:
-        layout, points, back = self.layout, "value", ""
-        if layout.flatten:
-            points, back = "value.flatten(1)", ".reshape_as(value)"
+        """Code that projects a value, for an error message."""
+        layout = self.layout
+        points = "value.flatten(1)" if layout.flatten else "value"
+        back = ".reshape_as(value)" if layout.flatten or layout.blocks > 1 else ""
         if layout.blocks > 1:
             points += f".unflatten(-2, ({layout.blocks}, -1))"
-            back = ".reshape_as(value)"
         if layout.transpose:
             points, back = f"{points}.mT", f".mT{back}"
         return f"{self.manifold}.nearest({points}){back}"

@@ -22,7 +22,6 @@ from isometry._declare import manifold_of
 from isometry._dtypes import DTYPES
 from isometry._torch import is_fake
 from isometry._typing import Layer
-from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import (
     Constrained,
     Coordinates,
@@ -67,13 +66,11 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
     kind = parametrize.type_before_parametrizations(module).__name__
     if parametrize.is_parametrized(module, name):
         lists = cast("nn.ModuleDict", module.parametrizations)
-        parts = list(lists[name].children())
-        ours = any(isinstance(part, AbstractConstraint) for part in parts)
+        parts = [type(part).__name__ for part in lists[name].children()]
+        remedy = "isometry.fold" if name in coordinates_of(module) else _REMOVE
         raise ValueError(
-            f"`{name}` must not be constrained already; {kind} has "
-            f"{[type(part).__name__ for part in parts]} on it. "
-            f"Remove the parametrization first, with "
-            f"`{'isometry.fold' if ours else _REMOVE}`."
+            f"`{name}` must not be constrained already; {kind} has {parts} on it. "
+            f"Remove the parametrization first, with `{remedy}`."
         )
     parameters = parameters_of(module)
     if not isinstance(parameters.get(name), nn.Parameter):
