@@ -6,13 +6,11 @@ several layers are multiplied first. Their product consists of small dense block
 is applied as a batch of small matrix products. The cost is still $O(nL)$. The blocks
 depend on the pairs that the layers rotate:
 
-- Take $g$ layers that pair neighbours, and intervals of $2k \ge 2g$ coordinates. In
-  each interval, first apply the rotations inside a triangle: the $l$-th of these layers
-  leaves out $l - 1$ coordinates at either end. Then apply the rotations in the gaps
-  between triangles, which lie in intervals shifted by $k$. No rotation in a triangle
-  depends on a rotation in a gap, so the product is the same in this order.
+- In a product of $g$ layers that pair neighbours, a coordinate of the result depends
+  only on the coordinates at a distance of up to $g$. So each interval of coordinates
+  of the result is a dense block times a wider interval of the state.
 - $m$ consecutive layers with the pairs of a fast Fourier transform mix coordinates
-  only within sets of $2^m$.
+  only within sets of $2^m$, so there is a square block for each set.
 
 The blocks are computed once for all time steps, by applying the layers to unit vectors.
 """
@@ -38,8 +36,8 @@ from isometry.nn.comparators.cell import (
 Style = Literal["tunable", "fft"]
 
 # The largest number of layers that are multiplied together, in blocks. Blocks of 16
-# layers that pair neighbours have 32 to 64 rows; blocks of 4 layers of a Fourier
-# transform have 16 rows.
+# layers that pair neighbours have 32 to 64 rows and 32 more columns; blocks of 4 layers
+# of a Fourier transform are 16 x 16.
 _LAYERS_TOGETHER = 16
 _FFT_LAYERS_TOGETHER = 4
 
@@ -54,57 +52,60 @@ class RotationLayer:
     distance: int
     skip: int = 0
 
-    def partners(self, size: int) -> Tensor:
-        """The index of each coordinate's partner among `size` coordinates.
+    def pairs(self, n: int) -> Tensor:
+        """The coordinates j of all pairs, and then the coordinates j + `distance`."""
+        j = torch.arange(self.skip, n - self.skip)
+        return j.view(-1, 2, self.distance).transpose(0, 1).flatten()
 
-        Indices wrap around, so coordinates that are not rotated have partners too.
+    def swap(self, X: Tensor, inner: int) -> Tensor:
+        """Exchange the two entries of each pair, along the last axis of `X`.
+
+        `X` has every `inner`-th coordinate. Entries without a partner are exchanged
+        with any entry.
         """
-        j = torch.arange(size)
-        return (((j - self.skip) % size ^ self.distance) + self.skip) % size
+        pairs = X.roll(-self.skip, -1).unflatten(-1, (-1, 2, self.distance // inner))
+        return pairs.flip(-2).flatten(-3).roll(self.skip, -1)
 
 
 @dataclass(frozen=True)
 class BlockRotation:
-    """Rotations of several layers that mix coordinates only within blocks.
+    """The product of several layers, as one dense block for each set of coordinates.
+
+    A block computes the new coordinates of its set from the old ones and, with a
+    margin, from their neighbours. Zeros stand for coordinates that do not exist.
 
     Attributes:
         layers: the indices of the layers.
-        shape: (outer, size, inner), where the coordinates of a block run along `size`.
-        shift: the coordinate at which the first block begins; the last block wraps
-            around.
-        part: which rotations of the layers are applied: "all" or, for layers that pair
-            neighbours, only the rotations in "triangles" or only the ones in "gaps".
+        shape: (outer, size, inner), where the coordinates of a set run along `size`.
+        margin: how many neighbours a block reads on either side of its set. A margin
+            needs inner = 1.
     """
 
-    layers: range
+    layers: slice
     shape: tuple[int, int, int]
-    shift: int = 0
-    part: Literal["all", "triangles", "gaps"] = "all"
+    margin: int = 0
 
     def gather(self, h: Tensor) -> Tensor:
-        """Regroup an array (rows, coordinates, c) as blocks (blocks, rows, size * c).
+        """What each block reads of an array (rows, coordinates, c).
 
         Here c is 2 if the last axis holds real and imaginary parts, and 1 otherwise.
+        The result is (blocks, rows, coordinates of a block * c).
         """
-        h = h.roll(-self.shift, 1) if self.shift else h
-        h = h.unflatten(1, self.shape).permute(1, 3, 0, 2, 4)
-        return h.flatten(3).flatten(0, 1)
+        outer, size, _ = self.shape
+        if self.margin:
+            after = self.margin + outer * size - h.shape[1]
+            h = pad(h, (0, 0, self.margin, after))
+            h = h.unfold(1, size + 2 * self.margin, size).unsqueeze(2)
+        else:
+            h = h.unflatten(1, self.shape).movedim(2, -1)
+        # the axes are now (rows, outer, inner, c, coordinates of a block)
+        return h.permute(1, 2, 0, 4, 3).flatten(3).flatten(0, 1)
 
     def scatter(self, h: Tensor) -> Tensor:
-        """Undo `gather`."""
+        """Put the results of all blocks, (blocks, rows, size * c), back in order."""
         outer, size, inner = self.shape
         h = h.unflatten(0, (outer, inner)).unflatten(3, (size, -1))
-        h = h.permute(2, 0, 3, 1, 4).flatten(1, 3)
-        return h.roll(self.shift, 1) if self.shift else h
-
-    def acts_on(self, depth: int) -> Tensor:
-        """A mask of the coordinates that are rotated in layer `self.layers[depth]`."""
-        outer, size, inner = self.shape
-        if self.part == "all":
-            return torch.ones(outer * size * inner, dtype=torch.bool)
-        position = torch.arange(size).repeat(outer)
-        inside = (position >= depth) & (position < size - depth)
-        return inside if self.part == "triangles" else ~inside
+        return h.permute(2, 0, 3, 1, 4).flatten(1, 3)
 
 
 class Planes:
@@ -112,7 +113,6 @@ class Planes:
 
     Attributes:
         n: number of coordinates of a state.
-        padded: number of coordinates after zeros are appended so that the blocks fit.
         shape: the shape of the angles. In the tunable style, a row has the angles of
             two layers.
         layers: the layers, in the order in which they act.
@@ -120,29 +120,26 @@ class Planes:
     """
 
     def __init__(self, n: int, capacity: int, style: Style) -> None:
-        self.n = self.padded = n
-        self.rotations: list[BlockRotation] = []
+        self.n = n
         if style == "fft":
             depth = n.bit_length() - 1
             self.shape = (depth, n // 2)
             self.layers = [RotationLayer(n >> (level + 1)) for level in range(depth)]
+            self.rotations = []
             for numbers in _groups(depth, _FFT_LAYERS_TOGETHER):
-                inner = self.layers[numbers[-1]].distance
-                size = 2 ** len(numbers)
+                inner = self.layers[numbers][-1].distance
+                size = 2 ** len(self.layers[numbers])
                 shape = (n // (size * inner), size, inner)
                 self.rotations.append(BlockRotation(numbers, shape))
             return
         self.shape = (capacity // 2, n - 1)
         self.layers = [RotationLayer(1), RotationLayer(1, skip=1)] * (capacity // 2)
-        k = _half_block(n, min(capacity, _LAYERS_TOGETHER))
-        blocks = -(-n // (2 * k))
-        self.padded = 2 * k * blocks
-        for numbers in _groups(capacity, _LAYERS_TOGETHER):
-            shape = (blocks, 2 * k, 1)
-            self.rotations += [
-                BlockRotation(numbers, shape, part="triangles"),
-                BlockRotation(numbers, shape, shift=k, part="gaps"),
-            ]
+        size = _block_size(n, min(capacity, _LAYERS_TOGETHER))
+        shape = (-(-n // size), size, 1)
+        self.rotations = [
+            BlockRotation(numbers, shape, margin=len(self.layers[numbers]))
+            for numbers in _groups(capacity, _LAYERS_TOGETHER)
+        ]
 
     def product(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
@@ -150,15 +147,12 @@ class Planes:
         r"""A function that applies all rotations and phases $e^{i\omega}$ to rows."""
         factors = self._factors(theta, phi, omega)
         blocks = [self._blocks(rotation, factors) for rotation in self.rotations]
-        # the blocks multiply rows from the right, but `real_form` is for columns
-        blocks = [real_form(M.mT).mT if M.is_complex() else M for M in blocks]
-        zeros = self.padded - self.n
+        blocks = [real_form(M) if M.is_complex() else M for M in blocks]
 
         def advance(h: Tensor) -> Tensor:
-            h = pad(h, (0, zeros)) if zeros else h
             pairs = torch.view_as_real(h) if h.is_complex() else h[..., None]
             for rotation, M in zip(self.rotations, blocks, strict=True):
-                pairs = rotation.scatter(torch.bmm(rotation.gather(pairs), M))
+                pairs = rotation.scatter(torch.bmm(rotation.gather(pairs), M.mT))
             pairs = pairs[:, : self.n].contiguous()
             return torch.view_as_complex(pairs) if h.is_complex() else pairs[..., 0]
 
@@ -166,7 +160,7 @@ class Planes:
 
     def _factors(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
-    ) -> list[tuple[Tensor, Tensor]]:
+    ) -> Tensor:
         """For each layer, `keep` and `cross`: h becomes h * keep + partner * cross."""
         ones = torch.ones_like(theta)
         phase = ones if phi is None else torch.polar(ones, phi)
@@ -176,59 +170,45 @@ class Planes:
         )
         factors = []
         for layer, c, s, e in zip(self.layers, cosines, sines, phases, strict=True):
-            keep = self._at_pairs(c.to(e.dtype), e * c, layer, rest=1.0)
-            cross = self._at_pairs(-e * s, s.to(e.dtype), layer, rest=0.0)
-            factors.append((keep, cross))
+            pairs = layer.pairs(self.n).to(e.device)
+            # a coordinate without a partner is multiplied by 1
+            keep, cross = e.new_ones(self.n), e.new_zeros(self.n)
+            keep = keep.index_copy(0, pairs, torch.cat((c.to(e.dtype), e * c)))
+            cross = cross.index_copy(0, pairs, torch.cat((-e * s, s.to(e.dtype))))
+            factors.append(torch.stack((keep, cross)))
         if omega is not None:
             # multiply the phases into the last layer, where they cost nothing
-            D = torch.polar(torch.ones_like(omega), omega)
-            D = pad(D, (0, self.padded - self.n), value=1.0)
-            keep, cross = factors[-1]
-            factors[-1] = (D * keep, D * cross)
-        return factors
+            factors[-1] = torch.polar(torch.ones_like(omega), omega) * factors[-1]
+        return torch.stack(factors)
 
-    def _at_pairs(
-        self, first: Tensor, second: Tensor, layer: RotationLayer, *, rest: float
-    ) -> Tensor:
-        """A vector with an entry for each coordinate of a padded state.
-
-        In each pair of the layer, the first coordinate gets an entry of `first`, and
-        the second an entry of `second`. Coordinates without a partner get `rest`.
-        """
-        rows = (-1, layer.distance)
-        both = torch.stack((first.reshape(rows), second.reshape(rows)), 1).flatten()
-        after = self.padded - self.n + layer.skip
-        return pad(both, (layer.skip, after), value=rest)
-
-    def _blocks(
-        self, rotation: BlockRotation, factors: list[tuple[Tensor, Tensor]]
-    ) -> Tensor:
-        """The blocks of a rotation; their rows are the images of the unit vectors."""
-        outer, size, inner = rotation.shape
-        like = factors[0][0]
-        eye = torch.eye(size, dtype=like.dtype, device=like.device)
-        h = rotation.scatter(eye.expand(outer * inner, size, size))[..., 0]
-        for depth, number in enumerate(rotation.layers):
-            mask = rotation.acts_on(depth).to(like.device)
-            keep, cross = factors[number]
-            partner = h[:, self.layers[number].partners(self.padded).to(like.device)]
-            keep, cross = torch.where(mask, keep, 1), torch.where(mask, cross, 0)
-            h = h * keep + partner * cross
-        return rotation.gather(h[..., None])
+    def _blocks(self, rotation: BlockRotation, factors: Tensor) -> Tensor:
+        """The matrices of a rotation's blocks, which multiply columns."""
+        (_, size, inner), margin = rotation.shape, rotation.margin
+        layers, factors = self.layers[rotation.layers], factors[rotation.layers]
+        reads = rotation.gather(factors.flatten(0, 1)[..., None])
+        keeps, crosses = reads.unflatten(1, (-1, 2))[..., None, :].unbind(2)
+        eye = torch.eye(reads.shape[-1], dtype=reads.dtype, device=reads.device)
+        # Only the rows of the product that the block computes are needed. So begin with
+        # these rows of the identity, and multiply them by each layer from the right,
+        # the last layer first.
+        M = eye[margin : margin + size]
+        for i, layer in reversed([*enumerate(layers)]):
+            M = M * keeps[:, i] + layer.swap(M * crosses[:, i], inner)
+        return M
 
 
-def _groups(layers: int, most: int) -> list[range]:
-    """The indices of all layers, split into ranges of at most `most` layers."""
-    return [range(i, min(i + most, layers)) for i in range(0, layers, most)]
+def _groups(layers: int, most: int) -> list[slice]:
+    """The indices of all layers, split into slices of at most `most` layers."""
+    return [slice(i, i + most) for i in range(0, layers, most)]
 
 
-def _half_block(n: int, layers: int) -> int:
-    """Half a block's size: the least divisor of n / 2 from `layers` to 2 * `layers`.
+def _block_size(n: int, layers: int) -> int:
+    """The least even divisor of n from 2 * `layers` to 4 * `layers`.
 
-    If there is no such divisor, the result is `layers`, and states are padded.
+    If there is no such divisor, the result is 2 * `layers`.
     """
-    fitting = [k for k in range(layers, 2 * layers + 1) if n % (2 * k) == 0]
-    return fitting[0] if fitting else layers
+    sizes = range(2 * layers, 4 * layers + 1, 2)
+    return next((size for size in sizes if n % size == 0), sizes[0])
 
 
 # all angles are initially uniform in (-3.14, 3.14), as in the authors' code
