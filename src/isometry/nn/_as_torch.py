@@ -3,14 +3,17 @@
 import re
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 from itertools import chain
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from isometry.nn._recurrent import AbstractCell, AbstractRecurrent
+from isometry.groups._maps import MapLike
+from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, forget_place
 from isometry.parametrizations._foreign import AbstractAdopter
+from isometry.parametrizations._initial import Init
 
 # names of the tensors in a torch layer; `weight_hr` exists only with a `proj_size`
 _NAME = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))(_l\d+(?:_reverse)?)")
@@ -63,8 +66,11 @@ class AbstractNamedCell(AbstractCell):
         return state
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
     """A recurrent network whose weights can be read under torch's names.
+
+    Its fields are the options that `ExpRNN`, `ExpLSTM` and `ExpGRU` have by keyword.
 
     The names in layer 0 are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and
     `bias_hh_l0`; names of the second direction end with `_reverse`. `weight_hh_l0` is
@@ -80,9 +86,13 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
         proj_size: always 0.
     """
 
-    bias: bool
-    mode: str
     proj_size = 0
+    retraction: MapLike = "exp"
+    init: Init = "haar"
+    rebase_every: int | None = None
+    rebase_radius: float | None = None
+    last_only: bool = False
+    generator: InitVar[torch.Generator | None] = None
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:
@@ -209,3 +219,6 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
                 f"`weight_ih`, `weight_hh` or `bias` of one of its `cells`."
             )
         super().__setattr__(name, value)
+
+
+forget_place(AbstractNamedRecurrent)

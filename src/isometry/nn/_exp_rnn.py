@@ -309,18 +309,14 @@ class ExpRNN(AbstractNamedRecurrent):
     dtype: InitVar[torch.dtype | None] = None
     _: KW_ONLY
     unitary: bool = False
-    retraction: MapLike = "exp"
     init: Init = "henaff"
-    rebase_every: int | None = None
-    rebase_radius: float | None = None
     train_h0: bool = False
-    last_only: bool = False
     chunk: int | None = None
-    generator: InitVar[torch.Generator | None] = None
 
-    def __post_init__(self, *place: Any) -> None:
-        super().__post_init__(*place)
-        self.mode = f"RNN_{self.nonlinearity.upper()}"
+    @property
+    def mode(self) -> str:
+        """The kind of cell, named in torch's manner."""
+        return f"RNN_{self.nonlinearity.upper()}"
 
     def _make_cell(self, inputs: int, **place: Any) -> ExpRNNCell:
         # the layer has all options of its cells, under the same names

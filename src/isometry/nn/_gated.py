@@ -18,12 +18,10 @@ from isometry._backend import TimeSteps
 from isometry._checks import check_flags
 from isometry._torch import autocast_off, needs_plain_operations
 from isometry.groups import SO
-from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
 from isometry.nn._recurrent import State, forget_place
 from isometry.nn._scan import input_drive
 from isometry.nn._sequence import Pass
-from isometry.parametrizations._initial import Init
 from isometry.parametrizations._register import constrain
 
 
@@ -211,7 +209,7 @@ LSTM = Gates(4, 2, _next_lstm_state, False, torch.lstm, nn.LSTM)
 GRU = Gates(3, 1, _next_gru_state, True, torch.gru, nn.GRU)
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
+@dataclass(eq=False, repr=False)
 class AbstractGated(AbstractNamedRecurrent):
     """Base class of `ExpLSTM` and `ExpGRU`.
 
@@ -226,11 +224,13 @@ class AbstractGated(AbstractNamedRecurrent):
     gates: ClassVar[Gates]
     # not a field, because only `ExpGRU` has this option
     candidate_bias = False
-    retraction: MapLike = "exp"
-    init: Init = "haar"
-    rebase_every: int | None = None
-    rebase_radius: float | None = None
-    last_only: bool = False
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    bias: bool = True
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
 
     def torch_class(self) -> Callable[..., nn.RNNBase]:
         """`nn.LSTM` or `nn.GRU`."""
@@ -295,18 +295,9 @@ class ExpLSTM(AbstractGated):
 
     gates = LSTM
     mode = "LSTM"
-    input_size: int
-    hidden_size: int
-    num_layers: int = 1
-    bias: bool = True
-    batch_first: bool = False
-    dropout: float = 0.0
-    bidirectional: bool = False
     proj_size: int = 0
     device: InitVar[torch.device | str | None] = None
     dtype: InitVar[torch.dtype | None] = None
-    _: KW_ONLY
-    generator: InitVar[torch.Generator | None] = None
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -374,18 +365,10 @@ class ExpGRU(AbstractGated):
 
     gates = GRU
     mode = "GRU"
-    input_size: int
-    hidden_size: int
-    num_layers: int = 1
-    bias: bool = True
-    batch_first: bool = False
-    dropout: float = 0.0
-    bidirectional: bool = False
     device: InitVar[torch.device | str | None] = None
     dtype: InitVar[torch.dtype | None] = None
     _: KW_ONLY
     candidate_bias: bool = False
-    generator: InitVar[torch.Generator | None] = None
 
 
 forget_place(ExpLSTM)

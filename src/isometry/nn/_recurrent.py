@@ -168,8 +168,8 @@ class AbstractRecurrent(nn.Module, ABC):
     """A network made of layers of cells, in one or two directions.
 
     It is called like `torch.nn.RNN`. A subclass is a dataclass. Its fields are the
-    options of the network: the ones below, its own, and the `InitVar`s `device`,
-    `dtype` and `generator`, in this order. It has no `__eq__` and no `__repr__`: torch
+    options of the network: the ones below, its own, and the `InitVar`s `generator`,
+    `device` and `dtype`, in this order. It has no `__eq__` and no `__repr__`: torch
     compares modules by identity, and prints them with `extra_repr`.
 
     Args:
@@ -200,7 +200,7 @@ class AbstractRecurrent(nn.Module, ABC):
     last_only: bool
     chunk: int | None = None
 
-    def __post_init__(self, device: Any, dtype: Any, generator: Any) -> None:
+    def __post_init__(self, generator: Any, device: Any, dtype: Any) -> None:
         super().__init__()
         flags = ("batch_first", "bidirectional", "last_only")
         check_flags(**{name: getattr(self, name) for name in flags})
@@ -326,7 +326,10 @@ class AbstractRecurrent(nn.Module, ABC):
     def extra_repr(self) -> str:
         """The sizes, and the options that differ from their defaults."""
         parts = [f"{self.input_size}, {self.hidden_size}"]
-        for option in fields(cast("Any", self)):
+        # in the order of the constructor, where keyword-only options come last
+        for option in sorted(
+            fields(cast("Any", self)), key=lambda f: f.kw_only is True
+        ):
             value = getattr(self, option.name)
             if option.default not in (MISSING, value):
                 parts.append(f"{option.name}={value!r}")
@@ -354,10 +357,10 @@ class AbstractRecurrent(nn.Module, ABC):
 def forget_place(kind: type[AbstractRecurrent]) -> None:
     """Remove the attributes `device`, `dtype` and `generator` of a class of networks.
 
-    A dataclass makes the default of an `InitVar` an attribute of the class. Without
-    this function, the `device` of every layer would be None.
+    A dataclass makes the default of each `InitVar` that it declares an attribute of the
+    class. Without this function, the `device` of every layer would be None.
     """
-    for option in ("device", "dtype", "generator"):
+    for option in {"device", "dtype", "generator"} & vars(kind).keys():
         delattr(kind, option)
 
 

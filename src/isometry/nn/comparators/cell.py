@@ -258,9 +258,9 @@ class AbstractComparator(AbstractRecurrent):
     bidirectional: bool = False
     last_only: bool = False
     chunk: int | None = None
+    generator: InitVar[torch.Generator | None] = None
     device: InitVar[torch.device | str | None] = None
     dtype: InitVar[torch.dtype | None] = None
-    generator: InitVar[torch.Generator | None] = None
 
 
 forget_place(AbstractComparator)
