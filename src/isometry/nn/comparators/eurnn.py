@@ -46,23 +46,23 @@ _FFT_LAYERS_TOGETHER = 4
 class RotationLayer:
     """A layer of rotations, each in the plane of two coordinates j and j + `distance`.
 
-    The first and the last `skip` coordinates are not rotated.
+    The pairs begin at coordinate `skip` and wrap around, so that every coordinate has a
+    partner.
     """
 
     distance: int
     skip: int = 0
 
-    def pairs(self, n: int) -> Tensor:
-        """The coordinates j of all pairs, and then the coordinates j + `distance`."""
-        j = torch.arange(self.skip, n - self.skip)
-        return j.view(-1, 2, self.distance).transpose(0, 1).flatten()
+    def spread(self, X: Tensor) -> Tensor:
+        """Sort numbers for pairs by coordinate: (..., 2, n / 2) becomes (..., n).
+
+        `X` has a row for the coordinates j of all pairs, and one for j + `distance`.
+        """
+        X = X.unflatten(-1, (-1, self.distance)).movedim(-3, -2)
+        return X.flatten(-3).roll(self.skip, -1)
 
     def swap(self, X: Tensor, inner: int) -> Tensor:
-        """Exchange the two entries of each pair, along the last axis of `X`.
-
-        `X` has every `inner`-th coordinate. Entries without a partner are exchanged
-        with any entry.
-        """
+        """Exchange the entries of each pair in `X`, which has every `inner`-th one."""
         pairs = X.roll(-self.skip, -1).unflatten(-1, (-1, 2, self.distance // inner))
         return pairs.flip(-2).flatten(-3).roll(self.skip, -1)
 
@@ -114,7 +114,9 @@ class Planes:
     Attributes:
         n: number of coordinates of a state.
         shape: the shape of the angles. In the tunable style, a row has the angles of
-            two layers.
+            two layers, except for the last pair of the second layer, which would wrap
+            around and is not rotated.
+        unused: the number of such pairs in a row.
         layers: the layers, in the order in which they act.
         rotations: the product of all layers, as a sequence of block rotations.
     """
@@ -123,7 +125,7 @@ class Planes:
         self.n = n
         if style == "fft":
             depth = n.bit_length() - 1
-            self.shape = (depth, n // 2)
+            self.shape, self.unused = (depth, n // 2), 0
             self.layers = [RotationLayer(n >> (level + 1)) for level in range(depth)]
             self.rotations = []
             for numbers in _groups(depth, _FFT_LAYERS_TOGETHER):
@@ -132,7 +134,7 @@ class Planes:
                 shape = (n // (size * inner), size, inner)
                 self.rotations.append(BlockRotation(numbers, shape))
             return
-        self.shape = (capacity // 2, n - 1)
+        self.shape, self.unused = (capacity // 2, n - 1), 1
         self.layers = [RotationLayer(1), RotationLayer(1, skip=1)] * (capacity // 2)
         size = _block_size(n, min(capacity, _LAYERS_TOGETHER))
         shape = (-(-n // size), size, 1)
@@ -162,20 +164,14 @@ class Planes:
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> Tensor:
         """For each layer, `keep` and `cross`: h becomes h * keep + partner * cross."""
-        ones = torch.ones_like(theta)
-        phase = ones if phi is None else torch.polar(ones, phi)
-        sizes = [(self.n - 2 * layer.skip) // 2 for layer in self.layers]
-        cosines, sines, phases = (
-            X.flatten().split(sizes) for X in (theta.cos(), theta.sin(), phase)
-        )
-        factors = []
-        for layer, c, s, e in zip(self.layers, cosines, sines, phases, strict=True):
-            pairs = layer.pairs(self.n).to(e.device)
-            # a coordinate without a partner is multiplied by 1
-            keep, cross = e.new_ones(self.n), e.new_zeros(self.n)
-            keep = keep.index_copy(0, pairs, torch.cat((c.to(e.dtype), e * c)))
-            cross = cross.index_copy(0, pairs, torch.cat((-e * s, s.to(e.dtype))))
-            factors.append(torch.stack((keep, cross)))
+        rows = (-1, self.n // 2)
+        theta = pad(theta, (0, self.unused)).view(rows)
+        c, s, e = theta.cos(), theta.sin(), torch.ones_like(theta)
+        if phi is not None:
+            e = torch.polar(e, pad(phi, (0, self.unused)).view(rows))
+        keeps, crosses = torch.stack((c, e * c), 1), torch.stack((-e * s, s), 1)
+        pairs = zip(self.layers, torch.stack((keeps, crosses), 1), strict=True)
+        factors = [layer.spread(X) for layer, X in pairs]
         if omega is not None:
             # multiply the phases into the last layer, where they cost nothing
             factors[-1] = torch.polar(torch.ones_like(omega), omega) * factors[-1]
