@@ -55,16 +55,12 @@ class Rows:
         """
         if self.packed is not None and not last_only:
             return PackedSequence(H, *self.packed[1:])
-        if self.packed is not None:
-            return self.unsorted(H[None])[0].unsqueeze(1 if self.batch_first else 0)
         time = 1 if last_only else len(self.time_steps.sizes)
-        H = H.view(time, self.time_steps.batch, H.shape[-1])
-        if not self.batched:
-            return H[:, 0]
-        return H.transpose(0, 1) if self.batch_first else H
+        H = self.unsorted(H.view(time, self.time_steps.batch, H.shape[-1]))
+        return H.transpose(0, 1) if self.batch_first and self.batched else H
 
     def unsorted(self, states: Tensor) -> Tensor:
-        """States (layers, batch, n) in the order of the user's sequences."""
+        """States, with the batch on axis 1, in the order of the user's sequences."""
         order = None if self.packed is None else self.packed.unsorted_indices
         states = states if order is None else states.index_select(1, order)
         return states if self.batched else states[:, 0]
@@ -201,8 +197,7 @@ def cast_input(state: Tensor, x: Tensor) -> Tensor:
     the same precision. Under autocast, real numbers are cast.
     """
     if _is_index(x):
-        x = x.long()
-        return _cast(x, state.device, x.dtype, "input")
+        return _cast(x.long(), state.device, torch.int64, "input")
     dtype = state.dtype if x.is_complex() else state.real.dtype
     return _cast(x, state.device, dtype, "input")
 
