@@ -245,24 +245,19 @@ def _adjoint(
         # differentiate with respect to aliases, which do not depend on each other.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, T, W, b, h0 = inputs
-        outputs = unrolled(x, Weights(T, W, b, ctx.sigma), h0, ctx.run)
-    pairs = [
-        (out, g)
-        for out, g in zip(outputs, (dH, dh_last), strict=True)
-        if out is not None and g is not None
-    ]
+        outputs: Any = unrolled(x, Weights(T, W, b, ctx.sigma), h0, ctx.run)
+    cotangents = {i: g for i, g in enumerate((dH, dh_last)) if g is not None}
     # the first two arguments of `Scan.forward`, sigma and run, are not tensors
-    needs = ctx.needs_input_grad[2:]
-    gradients = iter(
-        torch.autograd.grad(
-            [out for out, _ in pairs],
-            [X for X, need in zip(inputs, needs, strict=True) if need],
-            [g for _, g in pairs],
-            create_graph=torch.is_grad_enabled(),
-            allow_unused=True,
-        )
+    wanted = [i for i, need in enumerate(ctx.needs_input_grad[2:]) if need]
+    gradients = torch.autograd.grad(
+        [outputs[i] for i in cotangents],
+        [inputs[i] for i in wanted],
+        [*cotangents.values()],
+        create_graph=torch.is_grad_enabled(),
+        allow_unused=True,
     )
-    return [next(gradients) if need else None for need in needs]
+    by_input = dict(zip(wanted, gradients, strict=True))
+    return [by_input.get(i) for i in range(len(inputs))]
 
 
 def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:
