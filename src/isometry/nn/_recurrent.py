@@ -326,10 +326,9 @@ class AbstractRecurrent(nn.Module, ABC):
     def extra_repr(self) -> str:
         """The sizes, and the options that differ from their defaults."""
         parts = [f"{self.input_size}, {self.hidden_size}"]
-        # in the order of the constructor, where keyword-only options come last
-        for option in sorted(
-            fields(cast("Any", self)), key=lambda f: f.kw_only is True
-        ):
+        options = fields(cast("Any", self))
+        # keyword-only options come last, as in the constructor
+        for option in sorted(options, key=lambda option: option.kw_only is True):
             value = getattr(self, option.name)
             if option.default not in (MISSING, value):
                 parts.append(f"{option.name}={value!r}")
