@@ -3,7 +3,7 @@
 import re
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from isometry.groups._maps import MapLike
-from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, forget_place
+from isometry.nn._recurrent import AbstractCell, AbstractRecurrent
 from isometry.parametrizations._foreign import AbstractAdopter
 from isometry.parametrizations._initial import Init
 
@@ -91,8 +91,6 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
     init: Init = "haar"
     rebase_every: int | None = None
     rebase_radius: float | None = None
-    last_only: bool = False
-    generator: InitVar[torch.Generator | None] = None
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:
@@ -219,6 +217,3 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
                 f"`weight_ih`, `weight_hh` or `bias` of one of its `cells`."
             )
         super().__setattr__(name, value)
-
-
-forget_place(AbstractNamedRecurrent)

@@ -297,9 +297,6 @@ class ExpRNN(AbstractNamedRecurrent):
         [LM19]; [Lez19] for a moving base.
     """
 
-    input_size: int
-    hidden_size: int
-    num_layers: int = 1
     nonlinearity: Nonlinearity = "modrelu"
     bias: bool = True
     batch_first: bool = False

@@ -224,9 +224,6 @@ class AbstractGated(AbstractNamedRecurrent):
     gates: ClassVar[Gates]
     # not a field, because only `ExpGRU` has this option
     candidate_bias = False
-    input_size: int
-    hidden_size: int
-    num_layers: int = 1
     bias: bool = True
     batch_first: bool = False
     dropout: float = 0.0

@@ -4,7 +4,7 @@ import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import KW_ONLY, MISSING, InitVar, dataclass, fields
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, cast
@@ -164,13 +164,14 @@ def check_choice(name: str, value: Any, known: Collection[str], remedy: str) -> 
         raise ValueError(f"`{name}` must be one of {names}; got {value!r}. {remedy}")
 
 
+@dataclass(eq=False, repr=False)
 class AbstractRecurrent(nn.Module, ABC):
     """A network made of layers of cells, in one or two directions.
 
-    It is called like `torch.nn.RNN`. A subclass is a dataclass. Its fields are the
-    options of the network: the ones below, its own, and the `InitVar`s `generator`,
-    `device` and `dtype`, in this order. It has no `__eq__` and no `__repr__`: torch
-    compares modules by identity, and prints them with `extra_repr`.
+    It is called like `torch.nn.RNN`. Subclasses are dataclasses too. Their fields are
+    the options of the network: the ones below, their own, and the `InitVar`s `device`
+    and `dtype`, in this order. They have no `__eq__` and no `__repr__`: torch compares
+    modules by identity, and prints them with `extra_repr`.
 
     Args:
         input_size: number of features of the input.
@@ -184,6 +185,7 @@ class AbstractRecurrent(nn.Module, ABC):
         chunk: with `last_only`, the last layer stores only every `chunk`-th state for
             the backward pass, which recomputes the others. For a sequence of `T` time
             steps, this layer then needs memory for `T / chunk + chunk` states, not `T`.
+        generator: source of the random numbers for the initial values.
 
     Attributes:
         cell_class: makes a cell from the network, whose options it takes, and from the
@@ -193,14 +195,17 @@ class AbstractRecurrent(nn.Module, ABC):
     cell_class: ClassVar[Callable[..., AbstractCell]]
     input_size: int
     hidden_size: int
-    num_layers: int
-    batch_first: bool
-    dropout: float
-    bidirectional: bool
-    last_only: bool
-    chunk: int | None = None
+    num_layers: int = 1
+    _: KW_ONLY
+    last_only: bool = False
+    generator: InitVar[torch.Generator | None] = None
+    # These are no fields here, since subclasses have them at different positions, and
+    # some have no `chunk`. Without annotations, a dataclass ignores them.
+    batch_first = bidirectional = False
+    dropout = 0.0
+    chunk = cast("int | None", None)
 
-    def __post_init__(self, generator: Any, device: Any, dtype: Any) -> None:
+    def __post_init__(self, generator: Any, *place: Any) -> None:
         super().__init__()
         flags = ("batch_first", "bidirectional", "last_only")
         check_flags(**{name: getattr(self, name) for name in flags})
@@ -208,9 +213,10 @@ class AbstractRecurrent(nn.Module, ABC):
         self._check_options()
         directions = 2 if self.bidirectional else 1
         inputs = [self.input_size, *[directions * self.hidden_size] * self.num_layers]
-        place = {"device": device, "dtype": dtype, "generator": generator}
+        device, dtype = place
+        options = {"device": device, "dtype": dtype, "generator": generator}
         self.cells = nn.ModuleList(
-            self._make_cell(inputs[layer], **place)
+            self._make_cell(inputs[layer], **options)
             for layer in range(self.num_layers)
             for _ in range(directions)
         )
@@ -361,6 +367,9 @@ def forget_place(kind: type[AbstractRecurrent]) -> None:
     """
     for option in {"device", "dtype", "generator"} & vars(kind).keys():
         delattr(kind, option)
+
+
+forget_place(AbstractRecurrent)
 
 
 def _level_of_user() -> int:

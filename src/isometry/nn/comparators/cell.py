@@ -7,7 +7,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass, fields
+from dataclasses import InitVar, dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -227,7 +227,7 @@ class AbstractDenseCell(AbstractComparatorCell):
         return H, (last,)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class AbstractComparator(AbstractRecurrent):
     """A network of other authors, to compare with `ExpRNN`, made of layers of cells.
 
@@ -249,16 +249,10 @@ class AbstractComparator(AbstractRecurrent):
         generator: source of the random numbers for the initial values.
     """
 
-    input_size: int
-    hidden_size: int
-    num_layers: int = 1
-    _: KW_ONLY
     batch_first: bool = False
     dropout: float = 0.0
     bidirectional: bool = False
-    last_only: bool = False
     chunk: int | None = None
-    generator: InitVar[torch.Generator | None] = None
     device: InitVar[torch.device | str | None] = None
     dtype: InitVar[torch.dtype | None] = None
 
