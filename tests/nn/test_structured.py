@@ -57,8 +57,8 @@ def test_blocks_are_the_product_of_single_rotations(n, capacity):
     network = EURNN(1, n, capacity=capacity, dtype=torch.float64)
     cell: Any = network.cells[0]
     W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
-    # twice the worst over 20 seeds, 6.7e-16
-    assert_near_largest(W, reference.eurnn_weight(cell, "tunable"), tol=1.4e-15)
+    # twice the worst over 40 seeds, 1.22e-15 (n = 64, 40 layers)
+    assert_near_largest(W, reference.eurnn_weight(cell, "tunable"), tol=2.5e-15)
 
 
 @pytest.mark.parametrize("n", [2, 4, 16, 32, 64])
@@ -70,8 +70,8 @@ def test_blocks_are_the_product_of_an_fft(n):
     network = EURNN(1, n, style="fft", dtype=torch.float64)
     cell: Any = network.cells[0]
     W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
-    # the tolerance of the test above
-    assert_near_largest(W, reference.eurnn_weight(cell, "fft"), tol=1.4e-15)
+    # twice the worst over 20 seeds, 5.3e-16
+    assert_near_largest(W, reference.eurnn_weight(cell, "fft"), tol=1.1e-15)
 
 
 @pytest.mark.parametrize("name", ["urnn", "eurnn"])
