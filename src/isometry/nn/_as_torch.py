@@ -70,7 +70,7 @@ class AbstractNamedCell(AbstractCell):
 class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
     """A recurrent network whose weights can be read under torch's names.
 
-    Its fields are the options that `ExpRNN`, `ExpLSTM` and `ExpGRU` have by keyword.
+    It declares the options for the constraint on the recurrent weights.
 
     The names in layer 0 are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and
     `bias_hh_l0`; names of the second direction end with `_reverse`. `weight_hh_l0` is

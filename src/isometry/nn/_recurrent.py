@@ -199,8 +199,9 @@ class AbstractRecurrent(nn.Module, ABC):
     _: KW_ONLY
     last_only: bool = False
     generator: InitVar[torch.Generator | None] = None
-    # These are no fields here, since subclasses have them at different positions, and
-    # some have no `chunk`. Without annotations, a dataclass ignores them.
+    # Subclasses make these options fields, because the constructors of torch's layers
+    # have them at different positions; `ExpLSTM` and `ExpGRU` have no `chunk`. Here
+    # they have no annotations, so the dataclass ignores them.
     batch_first = bidirectional = False
     dropout = 0.0
     chunk = cast("int | None", None)
