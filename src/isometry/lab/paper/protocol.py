@@ -1,11 +1,11 @@
 """Plans of runs as data: the figures and tables of the paper, and our own runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from isometry.lab._options import suggestion
-from isometry.lab.paper.tables import PAPER
+from isometry.lab.paper.tables import PAPER, Row
 
 BATCH_SIZE = 128  # [LM19] appendix, all experiments
 SEED = 5544  # [LM19] appendix
@@ -86,9 +86,8 @@ def _copying_task(lag: int, iterations: int) -> dict[str, Any]:
     return {"task": "copying", **length, "log_every": 1, "evaluate_every": 50}
 
 
-_MNIST: dict[str, Any] = {"task": "mnist", "validation": VALIDATION_IMAGES}
-
 # options for the tasks of the paper's tables, by experiment
+_MNIST: dict[str, Any] = {"task": "mnist", "validation": VALIDATION_IMAGES}
 _TABLES = {
     "mnist": _MNIST,
     "pmnist": _MNIST | {"permute": True},
@@ -96,72 +95,66 @@ _TABLES = {
 }
 
 
-def _smallest_first(
-    experiment: str, networks: Sequence[tuple[str, int]], options: Mapping[str, Any]
-) -> list[PlannedRun]:
-    """A run for each network: first the smallest of each kind, then the next larger.
-
-    With this order, an interrupted plan has results for as many kinds as possible.
-    """
-
-    def rank(network: tuple[str, int]) -> int:
-        model, size = network
-        return sorted(n for name, n in networks if name == model).index(size)
-
-    ranked = sorted(networks, key=rank)
-    return [PlannedRun(experiment, *network, options) for network in ranked]
-
-
 def _figure(lag: int) -> list[PlannedRun]:
     """Runs for the left or right half of Figure 1: the copying task with one lag.
 
     All networks have about 22,000 parameters.
     """
-    models = ("exprnn", "scornn", "lstm", "urnn", "rgd", "scurnn")
-    networks = [(model, SIZES[model]["copying"][0]) for model in models]
     # do not stop when the task is solved, because the paper's curves continue
     options = _copying_task(lag, ITERATIONS["copying"]) | {"solved": 0.0}
-    return _smallest_first(f"copying-{lag}", networks, options)
+    return [
+        PlannedRun(f"copying-{lag}", model, SIZES[model]["copying"][0], options)
+        for model in ("exprnn", "scornn", "lstm", "urnn", "rgd", "scurnn")
+    ]
 
 
 def _table(experiment: str) -> list[PlannedRun]:
-    """The runs of a table of the paper: each network and size that has a result."""
-    rows = PAPER[experiment].rows
-    networks = [(r.model, r.hidden_size) for r in rows if r.result is not None]
-    options = _TABLES[experiment] | {"epochs": EPOCHS[experiment]}
-    return _smallest_first(experiment, networks, options)
+    """The runs of a table of the paper: each network and size that has a result.
 
-
-def _exp(lr: float, ratio: float = 0.1, **options: Any) -> dict[str, Any]:
-    """Learning rates and options of ExpRNN, ExpLSTM and ExpGRU.
-
-    The retraction and `rebase_every` are always given, so that new defaults cannot
-    change a plan.
+    First comes the smallest of each kind, then the next larger. With this order, an
+    interrupted plan has results for as many kinds as possible.
     """
-    usual = {"retraction": "exp", "rebase_every": None}
-    return {"model_options": usual | options, "lr": lr, "lr_ratio": ratio}
+    rows = [row for row in PAPER[experiment].rows if row.result is not None]
+    options = _TABLES[experiment] | {"epochs": EPOCHS[experiment]}
+
+    def rank(row: Row) -> int:
+        sizes = sorted(other.hidden_size for other in rows if other.model == row.model)
+        return sizes.index(row.hidden_size)
+
+    ranked = sorted(rows, key=rank)
+    return [PlannedRun(experiment, r.model, r.hidden_size, options) for r in ranked]
 
 
-# Learning rates and retractions of the other networks in the plan "recorded", and how
-# they differ on MNIST. They equal the defaults of the recipes in `networks`, but a new
-# default there must not change what a plan means.
-_RATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "scornn": ({"lr": 1e-3, "lr_ratio": 0.1}, {}),
-    "scurnn": ({"lr": 1e-3, "lr_ratio": 0.1}, {}),
-    "lstm": ({"lr": 1e-3}, {}),
-    "urnn": ({"lr": 1e-3}, {"lr": 1e-4}),
-    "eurnn": ({"lr": 1e-3}, {"lr": 1e-4}),
-    "rgd": ({"lr": 1e-3, "lr_ratio": 2.0, "retraction": "cayley"}, {"lr_ratio": 2e-3}),
+# The learning rates and retractions of our own runs, by network, and by network and
+# task. What is not listed has `lr=1e-3` and `lr_ratio=0.1`. These numbers equal the
+# defaults of the recipes in `networks`, but a new default there must not change what a
+# plan means.
+_RATES: dict[str, dict[str, Any]] = {
+    "rgd": {"lr_ratio": 2.0, "retraction": "cayley"},
+    # one optimizer updates all parameters of these networks
+    **{model: {} for model in ("lstm", "urnn", "eurnn")},
+}
+_RATES_ON = {
+    ("exprnn", "copying"): {"lr": 2e-4},
+    ("urnn", "mnist"): {"lr": 1e-4},
+    ("eurnn", "mnist"): {"lr": 1e-4},
+    ("rgd", "mnist"): {"lr_ratio": 2e-3},
 }
 
 
-def _with_rates(run: PlannedRun) -> PlannedRun:
-    """The run with all its rates, where the plan leaves them to the recipe."""
-    if "lr" in run.options:
-        return run
-    usual, on_mnist = _RATES[run.model]
-    rates = usual | (on_mnist if run.options["task"] == "mnist" else {})
-    return replace(run, options=rates | dict(run.options))
+def _own(
+    experiment: str, model: str, size: int, options: dict[str, Any], note: str = ""
+) -> PlannedRun:
+    """One of our own runs. `options` override its usual rates and model options."""
+    task, more = options["task"], options.get("model_options", {})
+    # state these options, so that new defaults cannot change a plan
+    if model in ("exprnn", "explstm", "expgru"):
+        more = {"retraction": "exp", "rebase_every": None} | more
+    if model == "exprnn":
+        more = {"init": "cayley" if task == "mnist" else "henaff"} | more
+    usual = {"lr": 1e-3} | _RATES.get(model, {"lr_ratio": 0.1})
+    stated = usual | _RATES_ON.get((model, task), {}) | options
+    return PlannedRun(experiment, model, size, stated | {"model_options": more}, note)
 
 
 def _copying(
@@ -172,21 +165,20 @@ def _copying(
     solved = {"solved": 0.01, "solved_for": 200, "held_out": 500}
     options = _copying_task(lag, iterations) | solved | {"checkpoint_every": 50} | more
     note = f"seed{more['seed']}" if "seed" in more else ""
-    return PlannedRun(f"copying-{lag}", model, size, options, note)
+    return _own(f"copying-{lag}", model, size, options, note)
 
 
 def _figure1() -> list[PlannedRun]:
     """Our runs for Figure 1: copying memory with lags of 1000 and 2000."""
-    exprnn = _exp(2e-4, init="henaff")
     return [
-        _copying("exprnn", 190, 2000, **exprnn),
+        _copying("exprnn", 190, 2000),
         _copying("lstm", 68, 2000),
         _copying("scornn", 190, 2000),
-        _copying("exprnn", 190, 4000, **exprnn, lag=2000),
+        _copying("exprnn", 190, 4000, lag=2000),
         _copying("rgd", 128, 2000),
         _copying("scurnn", 130, 2000),
-        _copying("exprnn", 190, 2000, **exprnn, seed=5545),
-        _copying("exprnn", 190, 2000, **exprnn, seed=5546),
+        _copying("exprnn", 190, 2000, seed=5545),
+        _copying("exprnn", 190, 2000, seed=5546),
         _copying("scornn", 190, 1500, lag=2000),
         _copying("lstm", 68, 1500, lag=2000),
     ]
@@ -196,29 +188,28 @@ def _pixels(
     experiment: str, model: str, size: int, epochs: int, note: str = "", **more: Any
 ) -> PlannedRun:
     options = _TABLES[experiment] | {"epochs": epochs} | more
-    return PlannedRun(experiment, model, size, options, note)
+    return _own(experiment, model, size, options, note)
 
 
 def _table1() -> list[PlannedRun]:
     """Our runs for Table 1: permuted MNIST and MNIST, pixel by pixel."""
-    permuted, straight = _exp(1e-3, init="cayley"), _exp(7e-4, init="cayley")
-    moving: dict[str, Any] = {"rebase_every": 100, "init": "cayley"}
+    moving = {"model_options": {"rebase_every": 100}}
     return [
-        _pixels("pmnist", "exprnn", 170, 70, **permuted),
+        _pixels("pmnist", "exprnn", 170, 70),
         _pixels("pmnist", "scornn", 170, 10),
         _pixels("pmnist", "lstm", 128, 10),
         _pixels("pmnist", "rgd", 116, 10),
-        _pixels("pmnist", "exprnn", 170, 10, "rebase100", **_exp(1e-3, **moving)),
-        _pixels("mnist", "exprnn", 170, 70, **straight),
+        _pixels("pmnist", "exprnn", 170, 10, "rebase100", **moving),
+        _pixels("mnist", "exprnn", 170, 70, lr=7e-4),
         _pixels("mnist", "scornn", 170, 10),
         _pixels("mnist", "lstm", 128, 10),
-        _pixels("mnist", "exprnn", 170, 10, "rebase100", **_exp(7e-4, **moving)),
+        _pixels("mnist", "exprnn", 170, 10, "rebase100", lr=7e-4, **moving),
         _pixels("mnist", "rgd", 116, 10),
         # the next two networks have about 16,500 parameters, like ExpRNN with n = 170
-        _pixels("pmnist", "explstm", 87, 5, **_exp(1e-3)),
-        _pixels("pmnist", "expgru", 100, 5, **_exp(1e-3)),
-        _pixels("pmnist", "exprnn", 360, 5, **_exp(7e-4, init="cayley")),
-        _pixels("pmnist", "exprnn", 512, 5, **_exp(5e-4, init="cayley")),
+        _pixels("pmnist", "explstm", 87, 5),
+        _pixels("pmnist", "expgru", 100, 5),
+        _pixels("pmnist", "exprnn", 360, 5, lr=7e-4),
+        _pixels("pmnist", "exprnn", 512, 5, lr=5e-4),
     ]
 
 
@@ -228,18 +219,18 @@ def _remarks() -> list[PlannedRun]:
     The first run of each network is the reference for its variants.
     """
     exprnn = {
-        "reference": _exp(2e-4, init="henaff"),
-        "init-cayley": _exp(2e-4, init="cayley"),
-        "unitary": _exp(2e-4, init="henaff", unitary=True),
-        "ratio-1": _exp(2e-4, 1.0, init="henaff"),
-        "ratio-10": _exp(2e-4, 10.0, init="henaff"),
-        "trained-h0": _exp(2e-4, init="henaff", train_h0=True),
+        "reference": {},
+        "init-cayley": {"model_options": {"init": "cayley"}},
+        "unitary": {"model_options": {"unitary": True}},
+        "ratio-1": {"lr_ratio": 1.0},
+        "ratio-10": {"lr_ratio": 10.0},
+        "trained-h0": {"model_options": {"train_h0": True}},
     }
     rgd = {name: {"retraction": name} for name in ("cayley", "exp", "pade-3")}
     task = _copying_task(200, 800) | {"solved": 0.0, "held_out": 500}
     return [
-        PlannedRun("copying-200", *network, task | options, note)
-        for network, variants in ((("exprnn", 190), exprnn), (("rgd", 128), rgd))
+        _own("copying-200", model, size, task | options, note)
+        for model, size, variants in (("exprnn", 190, exprnn), ("rgd", 128, rgd))
         for note, options in variants.items()
     ]
 
@@ -251,27 +242,21 @@ def _table2() -> list[PlannedRun]:
     # 300 epochs no network was near convergence.
     length = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
     task = {"task": "timit", "split": "speakers", **length}
-    exprnn = _exp(1e-3, init="henaff")
-    runs = []
-    for target in ("next", "previous"):
-        for model in ("exprnn", "scornn", "lstm", "rgd", "eurnn"):
-            size = SIZES[model]["timit"][0]
-            options = task | {"target": target} | (exprnn if model == "exprnn" else {})
-            runs.append(PlannedRun("timit-sample", model, size, options, target))
-    return runs
+    models = ("exprnn", "scornn", "lstm", "rgd", "eurnn")
+    networks = [(model, SIZES[model]["timit"][0]) for model in models]
+    return [
+        _own("timit-sample", model, size, task | {"target": target}, target)
+        for target in ("next", "previous")
+        for model, size in networks
+    ]
 
 
 def _seeds() -> list[PlannedRun]:
     """Our runs that compare networks on permuted MNIST again, with other seeds."""
-    networks = {
-        ("exprnn", 170): _exp(1e-3, init="cayley"),
-        ("scornn", 170): {},
-        ("rgd", 116): {},
-    }
     return [
-        _pixels("pmnist", *network, 10, f"seed{seed}", seed=seed, **options)
+        _pixels("pmnist", model, size, 10, f"seed{seed}", seed=seed)
         for seed in (5545, 5546)
-        for network, options in networks.items()
+        for model, size in (("exprnn", 170), ("scornn", 170), ("rgd", 116))
     ]
 
 
@@ -281,7 +266,7 @@ def _slow() -> list[PlannedRun]:
     return [
         _copying("urnn", 470, 300),
         _copying("eurnn", 512, 300),
-        *(PlannedRun("pmnist", model, 512, short) for model in ("urnn", "eurnn")),
+        *(_own("pmnist", model, 512, short) for model in ("urnn", "eurnn")),
     ]
 
 
@@ -293,25 +278,24 @@ def _recorded() -> list[PlannedRun]:
     first, *copying = _figure1()
     longest, *pixels = _table1()
     short = [*_remarks(), *_table2(), *_seeds()]
-    runs = [first, longest, *copying, *pixels, *short, *_slow()]
-    return [_with_rates(run) for run in runs]
+    return [first, longest, *copying, *pixels, *short, *_slow()]
 
 
-# The values of the options that we vary to find better ones than the paper's, which are
-# `rebase_every`, `optimizer`, `lr`, `lr_ratio`, `decay` and `clip_norm`.
-# No run has the paper's own options, since the plan "recorded" already trains with
-# them, for 70 epochs.
-_SEARCH: dict[str, tuple[Any, ...]] = {
-    "cosine": (None, "RMSprop", 1e-3, 0.1, "cosine", 1.0),
-    "linear": (None, "RMSprop", 1e-3, 0.1, "linear", 1.0),
-    "clip10": (None, "RMSprop", 1e-3, 0.1, "cosine", 10.0),
-    "lr2": (None, "RMSprop", 2e-3, 0.1, "cosine", 1.0),
-    "lr4": (None, "RMSprop", 4e-3, 0.1, "cosine", 1.0),
-    "ratio0.3": (None, "RMSprop", 2e-3, 0.3, "cosine", 1.0),
-    "rebase100": (100, "RMSprop", 2e-3, 0.1, "cosine", 1.0),
-    "rebase1": (1, "RMSprop", 2e-3, 0.1, "cosine", 1.0),
-    "adam": (None, "Adam", 2e-3, 0.1, "cosine", 1.0),
-    "adam-rebase100": (100, "Adam", 2e-3, 0.1, "cosine", 1.0),
+# The search for better training options than the paper's: the options of all its runs,
+# and what each run changes. No run has the paper's own options, since the plan
+# "recorded" already trains with them, for 70 epochs.
+_USUAL = {"optimizer": "RMSprop", "lr": 2e-3, "decay": "cosine", "clip_norm": 1.0}
+_SEARCH: dict[str, dict[str, Any]] = {
+    "cosine": {"lr": 1e-3},
+    "linear": {"lr": 1e-3, "decay": "linear"},
+    "clip10": {"lr": 1e-3, "clip_norm": 10.0},
+    "lr2": {},
+    "lr4": {"lr": 4e-3},
+    "ratio0.3": {"lr_ratio": 0.3},
+    "rebase100": {"model_options": {"rebase_every": 100}},
+    "rebase1": {"model_options": {"rebase_every": 1}},
+    "adam": {"optimizer": "Adam"},
+    "adam-rebase100": {"optimizer": "Adam", "model_options": {"rebase_every": 100}},
 }
 
 # The entry of `_SEARCH` that the long run uses: the one with the best validation
@@ -327,9 +311,7 @@ def _beyond() -> list[PlannedRun]:
     """
 
     def run(name: str, epochs: int, note: str) -> PlannedRun:
-        rebase_every, optimizer, lr, ratio, decay, clip_norm = _SEARCH[name]
-        options = _exp(lr, ratio, init="cayley", rebase_every=rebase_every)
-        options |= {"optimizer": optimizer, "decay": decay, "clip_norm": clip_norm}
+        options = _USUAL | _SEARCH[name]
         return _pixels("pmnist", "exprnn", 170, epochs, note, **options)
 
     short = [run(name, 5, f"search-{name}") for name in _SEARCH]
