@@ -9,6 +9,7 @@ results. `isometry.optim.RiemannianRMSprop` has options that imitate each of the
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,26 +36,23 @@ from isometry.optim import RiemannianRMSprop, RiemannianSGD
 PIXELS = ("mnist", "pmnist")
 
 
-def maker(network: type[nn.Module]) -> Callable[..., nn.Module]:
-    """A function that builds networks of the given class.
+def layer(
+    kind: type[nn.Module],
+    task: AbstractTask,
+    size: int,
+    options: dict[str, Any],
+    draw: Draw,
+) -> nn.Module:
+    """Make a network of the given class, which takes an input size and a hidden size.
 
-    Args:
-        network: the class; its first arguments are an input size and a hidden size.
+    The config of an old run may contain a wrong `last_only`, which is then in
+    `options`. The one of the task overrides it.
     """
+    usual: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
     # torch's recurrent layers have neither `generator` nor `last_only`
-    is_torchs = issubclass(network, nn.RNNBase)
-
-    def make(
-        task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
-    ) -> nn.Module:
-        usual: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
-        if not is_torchs:
-            usual |= {"generator": draw.generator, "last_only": task.last_only}
-        # The config of an old run may contain a wrong `last_only`, which is then in
-        # `options`. `usual` overrides it.
-        return network(task.input_size, size, **(options | usual))
-
-    return make
+    if not issubclass(kind, nn.RNNBase):
+        usual |= {"generator": draw.generator, "last_only": task.last_only}
+    return kind(task.input_size, size, **(options | usual))
 
 
 def torch_lstm(
@@ -64,7 +62,7 @@ def torch_lstm(
 
     The weights are initialized by Glorot's rule, and the bias of the forget gate is 1.
     """
-    network = maker(nn.LSTM)(task, size, options, draw)
+    network = layer(nn.LSTM, task, size, options, draw)
     bound = glorot(task.input_size + size, 4 * size)
     with torch.no_grad():
         for name, p in network.named_parameters():
@@ -249,16 +247,6 @@ def schedule_lstm(task: str, _size: int) -> Schedule:
     return Schedule((rmsprop(1e-3, **TENSORFLOW),), UNPUBLISHED)
 
 
-def schedule_gru(task: str, size: int) -> Schedule:
-    """Schedule of the GRU: the optimizers and the clipping of the LSTM."""
-    return replace(schedule_lstm(task, size), source=UNPUBLISHED)
-
-
-def schedule_exp_gated(task: str, size: int) -> Schedule:
-    """Schedule of ExpLSTM and ExpGRU: the optimizers of ExpRNN."""
-    return replace(schedule_exprnn(task, size), source=UNPUBLISHED)
-
-
 def schedule_householder(_task: str, _size: int) -> Schedule:
     """Schedule of HouseholderRNN: Adam.
 
@@ -277,33 +265,37 @@ def schedule_lie(_task: str, _size: int) -> Schedule:
     return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), UNPUBLISHED)
 
 
+def ours(kind: type[nn.Module], *how: Any, **more: Any) -> Network:
+    """A network of the given class. The other arguments are those of `Network`."""
+    return Network(partial(layer, kind), *how, **more)
+
+
+def unpublished(schedule: Callable[[str, int], Schedule]) -> Callable[..., Schedule]:
+    """The schedule of one network for another, for which none is published."""
+    return lambda task, size: replace(schedule(task, size), source=UNPUBLISHED)
+
+
 _OURS = {
-    "exprnn": Network(
-        maker(layers.ExpRNN), schedule_exprnn, output_exprnn, options_exprnn
+    "exprnn": ours(layers.ExpRNN, schedule_exprnn, output_exprnn, options_exprnn),
+    "scornn": ours(layers.ScoRNN, schedule_scornn, output_scornn, options_scornn),
+    "scurnn": ours(layers.ScuRNN, schedule_scurnn),
+    "urnn": ours(layers.URNN, schedule_urnn, options=options_structured),
+    "rgd": ours(layers.FullCapacityURNN, schedule_rgd, options=options_structured),
+    "eurnn": ours(
+        layers.EURNN, schedule_eurnn, output_eurnn, options_eurnn, parts="real"
     ),
-    "scornn": Network(
-        maker(layers.ScoRNN), schedule_scornn, output_scornn, options_scornn
-    ),
-    "scurnn": Network(maker(layers.ScuRNN), schedule_scurnn),
-    "urnn": Network(maker(layers.URNN), schedule_urnn, options=options_structured),
-    "rgd": Network(
-        maker(layers.FullCapacityURNN), schedule_rgd, options=options_structured
-    ),
-    "eurnn": Network(
-        maker(layers.EURNN), schedule_eurnn, output_eurnn, options_eurnn, parts="real"
-    ),
-    "householder": Network(
-        maker(layers.HouseholderRNN),
+    "householder": ours(
+        layers.HouseholderRNN,
         schedule_householder,
         after_step=layers.HouseholderRNN.renormalize_,
     ),
-    "spectral": Network(maker(layers.SpectralRNN), schedule_spectral),
-    "lie": Network(maker(layers.LieRNN), schedule_lie),
-    "explstm": Network(maker(layers.ExpLSTM), schedule_exp_gated),
-    "expgru": Network(maker(layers.ExpGRU), schedule_exp_gated),
+    "spectral": ours(layers.SpectralRNN, schedule_spectral),
+    "lie": ours(layers.LieRNN, schedule_lie),
+    "explstm": ours(layers.ExpLSTM, unpublished(schedule_exprnn)),
+    "expgru": ours(layers.ExpGRU, unpublished(schedule_exprnn)),
     "lstm": Network(torch_lstm, schedule_lstm),
     # the GRU keeps the initial parameters that torch gives it
-    "gru": Network(maker(nn.GRU), schedule_gru),
+    "gru": ours(nn.GRU, unpublished(schedule_lstm)),
 }
 
 NETWORKS: Registry[Network] = Registry("model", "isometry.networks", _OURS, accept)
