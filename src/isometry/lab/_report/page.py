@@ -1,11 +1,10 @@
 """The HTML page of a report: one file without scripts, readable offline."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape, unescape
-from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isometry.lab._report import table as tables
@@ -32,37 +31,24 @@ def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
     """
     # with `autoescape`, every text is escaped that is not `Markup`
     environment = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        loader=PackageLoader("isometry.lab", "_report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
-    return environment.from_string(_file("page.html")).render(
+    return environment.get_template("page.html").render(
         parts=parts,
         title=parts[0][0].title if len(parts) == 1 else "Report of experiments",
         origin=_origin([run for experiment, _ in parts for run in experiment.runs]),
-        style=Markup(_style()),
+        light=LIGHT,
+        dark=DARK,
         source=SOURCE,
         tables=tables,
         headline=headline,
-        inline=lambda figure: Markup(inline(figure)),
+        inline=inline,
         looks=looks,
         zip=zip,
-        facts_of=_facts,
-    )
-
-
-def _file(name: str) -> str:
-    return (files("isometry.lab._report") / name).read_text(encoding="utf-8")
-
-
-def _style() -> str:
-    """The style sheet, with the figures' palettes for light and dark mode."""
-
-    def variables(palette: Sequence[str]) -> str:
-        return " ".join(f"--c{n}: {colour};" for n, colour in enumerate(palette))
-
-    return (
-        f":root {{ {variables(LIGHT)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ {variables(DARK)} }} }}\n"
-        f"{_file('page.css')}"
     )
 
 
@@ -113,7 +99,7 @@ def headline(experiment: ReportedExperiment) -> str:
     return text
 
 
-def inline(figure: Figure) -> str:
+def inline(figure: Figure) -> Markup:
     """The `<svg>` element of a figure, in the colours and the font of the page."""
     text = figure.svg.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
@@ -128,7 +114,7 @@ def inline(figure: Figure) -> str:
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
     # screen readers read `aria-label` aloud
     label = f'role="img" aria-label="{escape(figure.caption)}"'
-    return text.replace("<svg", f"<svg {label}", 1)
+    return Markup(text.replace("<svg", f"<svg {label}", 1))
 
 
 def _keep_width(text: re.Match) -> str:
@@ -140,15 +126,3 @@ def _keep_width(text: re.Match) -> str:
     width = text_width(unescape(text[2]), float(text[1]))
     fixed = f'<text textLength="{width:.2f}" lengthAdjust="spacingAndGlyphs"'
     return text[0].replace("<text", fixed, 1)
-
-
-def _facts(run: Run) -> dict[str, str]:
-    """What is known about the environment of a run, as texts keyed by name."""
-
-    def text(value: object) -> str:
-        if isinstance(value, Mapping):
-            return ", ".join(f"{name} {inner}" for name, inner in value.items())
-        return str(value)
-
-    known = {k: value for k, value in run.environment.items() if value is not None}
-    return {name: text(value) for name, value in known.items()}
