@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
 from isometry.lab._files import for_file_name
 from isometry.lab._report.experiments import ReportedExperiment
 from isometry.lab._report.looks import Look, looks
 from isometry.lab._report.runs import Curve, Run, SeedGroup, numbers
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
 
@@ -101,9 +104,6 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
     Returns:
         The figures. Each was written as an SVG and a PNG file.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as Canvas
-
     figures = []
     for name, caption, paint in _panels(experiment):
         svg = folder / f"{experiment.key}-{for_file_name(name)}.svg"
@@ -135,7 +135,7 @@ class Quantity(NamedTuple):
     baseline: float | None = None
 
 
-Panel = tuple[str, str, Callable[["Axes"], None]]
+Panel = tuple[str, str, Callable[[Axes], None]]
 
 LOSS_CAPTION = (
     "Training loss against {} of training. Lines show medians, and shaded bands the "
@@ -185,30 +185,27 @@ def _words(quantity: Quantity) -> str:
     return f"{'training' if split == 'train' else split} {name}"
 
 
-def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: "Axes") -> None:
+def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: Axes) -> None:
     """Draw a curve for each group, a cross for each diverged run, and the baseline."""
     what, split, against, baseline = quantity
-    values: list[float] = []
     for group, look in zip(groups, looks(groups), strict=True):
         curve = group.curve(what, split, against=against)
         if curve.x:
             _curve(axes, curve, look, is_mean=len(group.runs) > 1)
-            values += curve.low + curve.high
         for run in group.runs:
             if run.status == "diverged":
-                values += _cross(axes, run, look, quantity)
+                _cross(axes, run, look, quantity)
     if baseline is not None:
         label = f"baseline {baseline:.4g}"
         axes.axhline(baseline, color=INK, lw=1, ls=(0, (1, 2)), label=label)
-        values.append(baseline)
     axes.set(xlabel=UNITS[against], ylabel=_words(quantity))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
     # steps are whole numbers, so put no ticks between them
     axes.locator_params(axis="x", nbins=6, integer=against == "step")
-    _scale(axes, values, always=what == "orthogonality")
+    _scale(axes, always=what == "orthogonality")
 
 
-def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
+def _curve(axes: Axes, curve: Curve, look: Look, *, is_mean: bool) -> None:
     x, middle, low, high = thinned(curve)
     # networks that share a colour are told apart by a few markers on their lines
     every = max(1, len(x) // 6)
@@ -218,22 +215,20 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
         axes.fill_between(x, low, high, color=look.line["color"], alpha=0.18, lw=0)
 
 
-def _cross(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[float]:
-    """Draw a diverged run as a thin line that ends in a cross; return its values."""
+def _cross(axes: Axes, run: Run, look: Look, quantity: Quantity) -> None:
+    """Draw a diverged run as a thin line that ends in a cross."""
     x, y = run.curve(quantity.what, quantity.split, against=quantity.against)
     points = thinned(Curve(x, y, y, y))
     axes.plot(points.x, points.middle, lw=0.8, **look.line)
     axes.plot(x[-1:], y[-1:], color=look.line["color"], marker="x", ms=10, mew=2.5)
-    return y
 
 
-def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
+def _scale(axes: Axes, *, always: bool) -> None:
     """Make the vertical axis logarithmic if `always` or if the values vary widely."""
-    positive = [value for value in values if value > 0]
-    if not positive:
-        return
-    low, high = min(positive), max(positive)
-    if not always and high <= LOG_RATIO * low:
+    # The smallest positive value and the largest value that are drawn. If no value is
+    # positive, `low` is infinite.
+    low, high = axes.dataLim.minposy, axes.dataLim.ymax
+    if high < low or (high <= LOG_RATIO * low and not always):
         return
     axes.set_yscale("log")
     if high < 10 * low:
@@ -264,31 +259,34 @@ def _angles(run: Run) -> list[float]:
     return numbers(run.summary.get("angles") or ())
 
 
-def _spectra(groups: Sequence[SeedGroup], axes: "Axes") -> None:
+def _spectra(groups: Sequence[SeedGroup], axes: Axes) -> None:
     """Draw the density of the eigenvalues' angles for each group."""
-    edges = [math.pi * (2 * j / ANGLE_BINS - 1) for j in range(ANGLE_BINS + 1)]
     for group, look in zip(groups, looks(groups), strict=True):
         angles = [angle for run in group.runs for angle in _angles(run)]
         if angles:
-            axes.stairs(density(angles), edges, lw=1.6, label=look.label, **look.line)
+            axes.stairs(*density(angles), lw=1.6, label=look.label, **look.line)
     places = (-math.pi, -math.pi / 2, 0.0, math.pi / 2, math.pi)
     axes.set_xticks(places, ("−π", "−π/2", "0", "π/2", "π"))
     axes.set_ylim(bottom=0)
     axes.set(xlabel="angle", ylabel="eigenvalues, uniform = 1")
 
 
-def density(angles: Sequence[float]) -> list[float]:
-    r"""Density of angles in equal bins of $[-\pi, \pi]$, relative to uniform angles."""
-    counts = [0] * ANGLE_BINS
-    for theta in angles:
-        # pi goes into the last bin, and an angle that rounding has moved past -pi or pi
-        # goes into the first or last bin
-        nth = int((theta + math.pi) / (2 * math.pi) * ANGLE_BINS)
-        counts[min(max(nth, 0), ANGLE_BINS - 1)] += 1
-    return [count * ANGLE_BINS / len(angles) for count in counts]
+def density(angles: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    r"""Density of angles in equal bins of $[-\pi, \pi]$, relative to uniform angles.
+
+    Args:
+        angles: at least one angle.
+
+    Returns:
+        The density in each bin, and the edges of the bins.
+    """
+    # rounding may have moved an angle past -pi or pi
+    inside = np.clip(angles, -math.pi, math.pi)
+    counts, edges = np.histogram(inside, ANGLE_BINS, range=(-math.pi, math.pi))
+    return counts * (ANGLE_BINS / len(angles)), edges
 
 
-def _legend(axes: "Axes") -> None:
+def _legend(axes: Axes) -> None:
     """Put the legend below the axes, in as many columns as fit, at most three."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
@@ -318,8 +316,5 @@ def text_width(words: str, size: float) -> float:
     Returns:
         The width, in the same unit as `size`.
     """
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
     font = FontProperties(family="DejaVu Sans", size=size)
     return text_to_path.get_text_width_height_descent(words, font, ismath=False)[0]
