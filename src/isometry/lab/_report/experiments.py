@@ -95,19 +95,20 @@ class ReportedExperiment:
         steps, values = run.curve(self.metric, "validation")
         if not values:
             return None
-        step = steps[values.index(self._best(values))]
+        step = steps[values.index(self.best(values))]
         return dict(zip(*run.curve(name or self.metric, "test"), strict=True)).get(step)
 
     def best_test(self, run: Run) -> float | None:
         """The best value of the metric on the test set, over all steps."""
-        return self._best(run.curve(self.metric, "test")[1], default=None)
+        return self.best(run.curve(self.metric, "test")[1], default=None)
 
     def last_test(self, run: Run) -> float | None:
         """The last value of the metric on the test set."""
         return next(reversed(run.curve(self.metric, "test")[1]), None)
 
     @property
-    def _best(self) -> Callable[..., Any]:
+    def best(self) -> Callable[..., Any]:
+        """The function that selects the best value of the metric: `max` or `min`."""
         return max if self.larger_is_better else min
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from isometry.lab._report.runs import MAY_DIFFER, SeedGroup
@@ -83,27 +84,30 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
     options = partial(_options, groups)
     for detail in (options, _seed, lambda group: group.first.path.name):
         repeats = {label for label in labels if labels.count(label) > 1}
-        labels = [
-            ", ".join(filter(None, (label, detail(group) if label in repeats else "")))
-            for label, group in zip(labels, groups, strict=True)
-        ]
+        for nth, group in enumerate(groups):
+            if labels[nth] in repeats:
+                labels[nth] = joined(labels[nth], detail(group))
     models = [group.first.model for group in groups]
-    others = [model for model in dict.fromkeys(models) if model not in NETWORK_LOOKS]
     taken = {NETWORK_LOOKS[model][1] for model in models if model in NETWORK_LOOKS}
     every = range(len(LIGHT))
-    free = [colour for colour in every if colour not in taken] or every
+    free = cycle([colour for colour in every if colour not in taken] or every)
+    network_looks = dict(NETWORK_LOOKS)
+    for model in models:
+        if model not in network_looks:
+            network_looks[model] = (model, next(free), "H")
     result = []
-    for nth, (group, model, label) in enumerate(
-        zip(groups, models, labels, strict=True)
-    ):
-        if model in NETWORK_LOOKS:
-            _, colour, marker = NETWORK_LOOKS[model]
-        else:
-            colour, marker = free[others.index(model) % len(free)], "H"
-        seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
+    for nth, (group, model) in enumerate(zip(groups, models, strict=True)):
+        _, colour, marker = network_looks[model]
+        seeds = f"{len(group.runs)} seeds" if len(group.runs) > 1 else ""
+        label = joined(labels[nth], seeds)
         dashes = DASHES[models[:nth].count(model) % len(DASHES)]
-        result.append(Look(label + seeds, options(group), colour, marker, dashes))
+        result.append(Look(label, options(group), colour, marker, dashes))
     return result
+
+
+def joined(*texts: str) -> str:
+    """The texts with commas between them, without texts that are empty."""
+    return ", ".join(filter(None, texts))
 
 
 def _label(group: SeedGroup) -> str:
@@ -126,7 +130,7 @@ def _options(groups: Sequence[SeedGroup], group: SeedGroup) -> str:
         if name not in unnamed and value is not None
         if any(other.get(name) != value for other in others)
     ]
-    return ", ".join(filter(None, texts))
+    return joined(*texts)
 
 
 def _option(name: str, value: Any) -> str:

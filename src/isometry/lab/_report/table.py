@@ -11,7 +11,7 @@ from isometry.lab._report.experiments import (
     final_loss,
     largest_orthogonality_error,
 )
-from isometry.lab._report.looks import Look, looks, network_label
+from isometry.lab._report.looks import Look, joined, looks, network_label
 from isometry.lab._report.runs import Run, Score, SeedGroup, as_number
 from isometry.lab.paper.tables import SOURCE, Row
 
@@ -97,7 +97,7 @@ def _cells(
         several: whether any row of the table has several seeds.
     """
     first, counted, paper = group.first, group.counted, experiment.paper
-    name = ", ".join(filter(None, (network_label(first.model), look.note)))
+    name = joined(network_label(first.model), look.note)
     counts = (run.summary.get("parameters") for run in group.runs)
     parameters = next((f"{count:,}" for count in counts if count is not None), DASH)
     size = str(first.hidden_size or DASH)
@@ -134,14 +134,15 @@ def best_group(
 
     A group in which every run diverged cannot be the best.
     """
-    sign = -1 if experiment.larger_is_better else 1
-    scores = [
-        (sign * mean(values), number)
-        for number, group in enumerate(groups)
-        if any(run.status != "diverged" for run in group.runs)
-        if (values := group.values(experiment.compared))
+    score = experiment.compared
+    candidates = [
+        group
+        for group in groups
+        if group.values(score) and any(run.status != "diverged" for run in group.runs)
     ]
-    return groups[min(scores)[1]] if scores else None
+    return experiment.best(
+        candidates, key=lambda g: mean(g.values(score)), default=None
+    )
 
 
 def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
