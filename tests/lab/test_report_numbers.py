@@ -143,6 +143,20 @@ def test_the_paper_is_not_quoted_for_your_own_task_of_the_same_name():
         assert found.paper is paper
 
 
+def test_experiments_have_different_names():
+    """The name of an experiment is the start of its figures' names.
+
+    The second experiment with the key "x" was called "x-2", even if there was a task
+    with that key. Then one experiment's figures overwrote the other's.
+    """
+    keys = ("x-2", "x", "x", "x")
+    runs = [
+        run_of([], task=f"own:{nth}", about={"key": key})
+        for nth, key in enumerate(keys)
+    ]
+    assert [found.key for found in experiments(runs)] == ["x-2", "x", "x-3", "x-4"]
+
+
 def test_without_validation_the_last_test_is_compared():
     """Without validation data nothing is selected; the report used to be empty."""
     run = run_of([record(1, "test", accuracy=0.9), record(2, "test", accuracy=0.5)])

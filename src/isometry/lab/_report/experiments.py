@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, count
 from statistics import median
 from typing import Any
 
@@ -137,10 +138,10 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     result = []
     for members in by_task.values():
         task = about(members[0].config)
-        key = for_file_name(task["key"])
+        stem = for_file_name(task["key"])
+        names = chain([stem], (f"{stem}-{nth}" for nth in count(2)))
+        key = next(name for name in names if name not in keys)
         keys.append(key)
-        if (nth := keys.count(key)) > 1:
-            key = f"{key}-{nth}"
         # the paper is not quoted for a user's own task, which may have the key of ours
         is_papers = task["as_in_paper"] and members[0].config["task"] in TASKS.ours
         metric = task["metric"]
