@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from isometry.lab._files import for_file_name
-from isometry.lab._options import make
+from isometry.lab._options import make, select
 from isometry.lab._report.runs import Run, Score, SeedGroup, numbers, seed_groups
 from isometry.lab.paper.tables import PAPER, PaperTable
 
@@ -134,34 +134,28 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     for run in runs:
         options = sorted(about(run.config)["options"].items())
         by_task.setdefault(f"{run.config['task']} {options}", []).append(run)
-    keys: list[str] = []
-    result = []
+    result: dict[str, ReportedExperiment] = {}
     for members in by_task.values():
-        task = about(members[0].config)
-        stem = for_file_name(task["key"])
-        names = chain([stem], (f"{stem}-{nth}" for nth in count(2)))
-        key = next(name for name in names if name not in keys)
-        keys.append(key)
+        task = dict(about(members[0].config))
         # the paper is not quoted for a user's own task, which may have the key of ours
         is_papers = task["as_in_paper"] and members[0].config["task"] in TASKS.ours
+        paper = PAPER.get(task["key"]) if is_papers else None
+        stem = for_file_name(task["key"])
+        names = chain([stem], (f"{stem}-{nth}" for nth in count(2)))
+        key = next(name for name in names if name not in result)
         metric = task["metric"]
-        measured = any(metric in record for run in members for record in run.records)
-        metric = metric if measured else "loss"
-        baselines = [run.summary.get("baseline") for run in members]
-        result.append(
-            ReportedExperiment(
-                key,
-                task["title"],
-                metric,
-                tuple(members),
-                PAPER.get(task["key"]) if is_papers else None,
-                task["larger_is_better"] and measured,
-                next(iter(numbers([*baselines, task["baseline"]])), None),
-                task["metric_is_loss"] or metric == "loss",
-                {name: str(text) for name, text in task["headings"].items()},
-            )
-        )
-    return result
+        if not any(metric in record for run in members for record in run.records):
+            task |= {"metric": "loss", "larger_is_better": False}
+        baselines = (run.summary.get("baseline") for run in members)
+        task |= {
+            "key": key,
+            "metric_is_loss": task["metric_is_loss"] or task["metric"] == "loss",
+            "baseline": next(iter(numbers([*baselines, task["baseline"]])), None),
+            "headings": {name: str(text) for name, text in task["headings"].items()},
+        }
+        entries = select(ReportedExperiment, task)
+        result[key] = ReportedExperiment(runs=tuple(members), paper=paper, **entries)
+    return list(result.values())
 
 
 def about(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,8 +174,7 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     from isometry.lab.tasks import TASKS
 
-    name, options = str(config["task"]), config.get("task_options")
-    options = options if isinstance(options, dict) else {}
+    name, options = str(config["task"]), config.get("task_options") or {}
     defaults = {
         "key": name,
         "title": name.rpartition(":")[2].capitalize(),
