@@ -80,30 +80,28 @@ class PlannedRun:
         return network | usual | dict(self.options)
 
 
-def _copying_task(lag: int, iterations: int) -> dict[str, Any]:
-    """Options for the copying task, with a record of every step."""
-    length = {"lag": lag, "iterations": iterations}
-    return {"task": "copying", **length, "log_every": 1, "evaluate_every": 50}
-
-
-# options for the tasks of the paper's tables, by experiment
+# options for the task of each figure and table of the paper, by experiment
+_COPYING: dict[str, Any] = {"task": "copying", "log_every": 1, "evaluate_every": 50}
 _MNIST: dict[str, Any] = {"task": "mnist", "validation": VALIDATION_IMAGES}
-_TABLES = {
+_TASKS = {
+    "copying-1000": _COPYING | {"lag": 1000},
+    "copying-2000": _COPYING | {"lag": 2000},
     "mnist": _MNIST,
     "pmnist": _MNIST | {"permute": True},
     "timit": {"task": "timit"},
 }
 
 
-def _figure(lag: int) -> list[PlannedRun]:
+def _figure(experiment: str) -> list[PlannedRun]:
     """Runs for the left or right half of Figure 1: the copying task with one lag.
 
     All networks have about 22,000 parameters.
     """
     # do not stop when the task is solved, because the paper's curves continue
-    options = _copying_task(lag, ITERATIONS["copying"]) | {"solved": 0.0}
+    length = {"iterations": ITERATIONS["copying"], "solved": 0.0}
+    options = _TASKS[experiment] | length
     return [
-        PlannedRun(f"copying-{lag}", model, SIZES[model]["copying"][0], options)
+        PlannedRun(experiment, model, SIZES[model]["copying"][0], options)
         for model in ("exprnn", "scornn", "lstm", "urnn", "rgd", "scurnn")
     ]
 
@@ -115,7 +113,7 @@ def _table(experiment: str) -> list[PlannedRun]:
     interrupted plan has results for as many kinds as possible.
     """
     rows = [row for row in PAPER[experiment].rows if row.result is not None]
-    options = _TABLES[experiment] | {"epochs": EPOCHS[experiment]}
+    options = _TASKS[experiment] | {"epochs": EPOCHS[experiment]}
 
     def rank(row: Row) -> int:
         sizes = sorted(other.hidden_size for other in rows if other.model == row.model)
@@ -141,11 +139,28 @@ _RATES_ON = {
     ("rgd", "mnist"): {"lr_ratio": 2e-3},
 }
 
+# Options for the tasks of our own runs. The copying task counts as solved if the
+# validation loss has been below 1 % of the baseline for 200 steps.
+_SOLVED = {"solved": 0.01, "solved_for": 200, "held_out": 500, "checkpoint_every": 50}
+_VARIANTS = {"lag": 200, "iterations": 800, "solved": 0.0, "held_out": 500}
+# We use the free sample of TIMIT, whose training set is smaller than one of the paper's
+# batches. In batches of 128, an epoch would be a single step, and after 300 epochs no
+# network was near convergence.
+_SAMPLE = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
+_OWN_TASKS = _TASKS | {
+    "copying-1000": _TASKS["copying-1000"] | _SOLVED,
+    "copying-2000": _TASKS["copying-2000"] | _SOLVED,
+    "copying-200": _COPYING | _VARIANTS,
+    # any folder of recordings, split by speaker
+    "timit-sample": {"task": "timit", "split": "speakers", **_SAMPLE},
+}
+
 
 def _own(
-    experiment: str, model: str, size: int, options: dict[str, Any], note: str = ""
+    experiment: str, model: str, size: int, note: str = "", **options: Any
 ) -> PlannedRun:
-    """One of our own runs. `options` override its usual rates and model options."""
+    """One of our own runs. `options` override those of its task, rates and network."""
+    options = _OWN_TASKS[experiment] | options
     task, more = options["task"], options.get("model_options", {})
     # state these options, so that new defaults cannot change a plan
     if model in ("exprnn", "explstm", "expgru"):
@@ -154,132 +169,83 @@ def _own(
         more = {"init": "cayley" if task == "mnist" else "henaff"} | more
     usual = {"lr": 1e-3} | _RATES.get(model, {"lr_ratio": 0.1})
     stated = usual | _RATES_ON.get((model, task), {}) | options
+    note = note or (f"seed{options['seed']}" if "seed" in options else "")
     return PlannedRun(experiment, model, size, stated | {"model_options": more}, note)
 
 
-def _copying(
-    model: str, size: int, iterations: int, *, lag: int = 1000, **more: Any
-) -> PlannedRun:
-    # the task counts as solved if the validation loss has been below 1 % of the
-    # baseline for 200 steps
-    solved = {"solved": 0.01, "solved_for": 200, "held_out": 500}
-    options = _copying_task(lag, iterations) | solved | {"checkpoint_every": 50} | more
-    note = f"seed{more['seed']}" if "seed" in more else ""
-    return _own(f"copying-{lag}", model, size, options, note)
+# Figure 1: copying memory with lags of 1000 and 2000
+_FIGURE1 = [
+    _own("copying-1000", "exprnn", 190, iterations=2000),
+    _own("copying-1000", "lstm", 68, iterations=2000),
+    _own("copying-1000", "scornn", 190, iterations=2000),
+    _own("copying-2000", "exprnn", 190, iterations=4000),
+    _own("copying-1000", "rgd", 128, iterations=2000),
+    _own("copying-1000", "scurnn", 130, iterations=2000),
+    _own("copying-1000", "exprnn", 190, iterations=2000, seed=5545),
+    _own("copying-1000", "exprnn", 190, iterations=2000, seed=5546),
+    _own("copying-2000", "scornn", 190, iterations=1500),
+    _own("copying-2000", "lstm", 68, iterations=1500),
+]
 
+# Table 1: permuted MNIST and MNIST, pixel by pixel
+_MOVING = {"model_options": {"rebase_every": 100}}
+_TABLE1 = [
+    _own("pmnist", "exprnn", 170, epochs=70),
+    _own("pmnist", "scornn", 170, epochs=10),
+    _own("pmnist", "lstm", 128, epochs=10),
+    _own("pmnist", "rgd", 116, epochs=10),
+    _own("pmnist", "exprnn", 170, "rebase100", epochs=10, **_MOVING),
+    _own("mnist", "exprnn", 170, epochs=70, lr=7e-4),
+    _own("mnist", "scornn", 170, epochs=10),
+    _own("mnist", "lstm", 128, epochs=10),
+    _own("mnist", "exprnn", 170, "rebase100", epochs=10, lr=7e-4, **_MOVING),
+    _own("mnist", "rgd", 116, epochs=10),
+    # the next two networks have about 16,500 parameters, like ExpRNN with n = 170
+    _own("pmnist", "explstm", 87, epochs=5),
+    _own("pmnist", "expgru", 100, epochs=5),
+    _own("pmnist", "exprnn", 360, epochs=5, lr=7e-4),
+    _own("pmnist", "exprnn", 512, epochs=5, lr=5e-4),
+]
 
-def _figure1() -> list[PlannedRun]:
-    """Our runs for Figure 1: copying memory with lags of 1000 and 2000."""
-    return [
-        _copying("exprnn", 190, 2000),
-        _copying("lstm", 68, 2000),
-        _copying("scornn", 190, 2000),
-        _copying("exprnn", 190, 4000, lag=2000),
-        _copying("rgd", 128, 2000),
-        _copying("scurnn", 130, 2000),
-        _copying("exprnn", 190, 2000, seed=5545),
-        _copying("exprnn", 190, 2000, seed=5546),
-        _copying("scornn", 190, 1500, lag=2000),
-        _copying("lstm", 68, 1500, lag=2000),
-    ]
+# Variants of ExpRNN and RGD on the copying task with lag 200, for remarks in the paper.
+# The first run of each network is the reference for its variants.
+_REMARKS = [
+    _own("copying-200", "exprnn", 190, "reference"),
+    _own("copying-200", "exprnn", 190, "init-cayley", model_options={"init": "cayley"}),
+    _own("copying-200", "exprnn", 190, "unitary", model_options={"unitary": True}),
+    _own("copying-200", "exprnn", 190, "ratio-1", lr_ratio=1.0),
+    _own("copying-200", "exprnn", 190, "ratio-10", lr_ratio=10.0),
+    _own("copying-200", "exprnn", 190, "trained-h0", model_options={"train_h0": True}),
+    _own("copying-200", "rgd", 128, "cayley", retraction="cayley"),
+    _own("copying-200", "rgd", 128, "exp", retraction="exp"),
+    _own("copying-200", "rgd", 128, "pade-3", retraction="pade-3"),
+]
 
+# Table 2: speech, where the target is the next frame or the previous one
+_TABLE2 = [
+    _own("timit-sample", model, SIZES[model]["timit"][0], target, target=target)
+    for target in ("next", "previous")
+    for model in ("exprnn", "scornn", "lstm", "rgd", "eurnn")
+]
 
-def _pixels(
-    experiment: str, model: str, size: int, epochs: int, note: str = "", **more: Any
-) -> PlannedRun:
-    options = _TABLES[experiment] | {"epochs": epochs} | more
-    return _own(experiment, model, size, options, note)
+# networks on permuted MNIST again, with other seeds
+_SEEDS = [
+    _own("pmnist", model, size, epochs=10, seed=seed)
+    for seed in (5545, 5546)
+    for model, size in (("exprnn", 170), ("scornn", 170), ("rgd", 116))
+]
 
+# short runs of networks whose training steps take seconds
+_SLOW = [
+    _own("copying-1000", "urnn", 470, iterations=300),
+    _own("copying-1000", "eurnn", 512, iterations=300),
+    _own("pmnist", "urnn", 512, iterations=300, evaluate_every=100),
+    _own("pmnist", "eurnn", 512, iterations=300, evaluate_every=100),
+]
 
-def _table1() -> list[PlannedRun]:
-    """Our runs for Table 1: permuted MNIST and MNIST, pixel by pixel."""
-    moving = {"model_options": {"rebase_every": 100}}
-    return [
-        _pixels("pmnist", "exprnn", 170, 70),
-        _pixels("pmnist", "scornn", 170, 10),
-        _pixels("pmnist", "lstm", 128, 10),
-        _pixels("pmnist", "rgd", 116, 10),
-        _pixels("pmnist", "exprnn", 170, 10, "rebase100", **moving),
-        _pixels("mnist", "exprnn", 170, 70, lr=7e-4),
-        _pixels("mnist", "scornn", 170, 10),
-        _pixels("mnist", "lstm", 128, 10),
-        _pixels("mnist", "exprnn", 170, 10, "rebase100", lr=7e-4, **moving),
-        _pixels("mnist", "rgd", 116, 10),
-        # the next two networks have about 16,500 parameters, like ExpRNN with n = 170
-        _pixels("pmnist", "explstm", 87, 5),
-        _pixels("pmnist", "expgru", 100, 5),
-        _pixels("pmnist", "exprnn", 360, 5, lr=7e-4),
-        _pixels("pmnist", "exprnn", 512, 5, lr=5e-4),
-    ]
-
-
-def _remarks() -> list[PlannedRun]:
-    """Our runs of variants of ExpRNN and RGD on the copying task with lag 200.
-
-    The first run of each network is the reference for its variants.
-    """
-    exprnn = {
-        "reference": {},
-        "init-cayley": {"model_options": {"init": "cayley"}},
-        "unitary": {"model_options": {"unitary": True}},
-        "ratio-1": {"lr_ratio": 1.0},
-        "ratio-10": {"lr_ratio": 10.0},
-        "trained-h0": {"model_options": {"train_h0": True}},
-    }
-    rgd = {name: {"retraction": name} for name in ("cayley", "exp", "pade-3")}
-    task = _copying_task(200, 800) | {"solved": 0.0, "held_out": 500}
-    return [
-        _own("copying-200", model, size, task | options, note)
-        for model, size, variants in (("exprnn", 190, exprnn), ("rgd", 128, rgd))
-        for note, options in variants.items()
-    ]
-
-
-def _table2() -> list[PlannedRun]:
-    """Our runs for Table 2: speech from any folder of recordings, split by speaker."""
-    # Our runs use the free sample of TIMIT, whose training set is smaller than one of
-    # the paper's batches. In batches of 128, an epoch would be a single step, and after
-    # 300 epochs no network was near convergence.
-    length = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
-    task = {"task": "timit", "split": "speakers", **length}
-    models = ("exprnn", "scornn", "lstm", "rgd", "eurnn")
-    networks = [(model, SIZES[model]["timit"][0]) for model in models]
-    return [
-        _own("timit-sample", model, size, task | {"target": target}, target)
-        for target in ("next", "previous")
-        for model, size in networks
-    ]
-
-
-def _seeds() -> list[PlannedRun]:
-    """Our runs that compare networks on permuted MNIST again, with other seeds."""
-    return [
-        _pixels("pmnist", model, size, 10, f"seed{seed}", seed=seed)
-        for seed in (5545, 5546)
-        for model, size in (("exprnn", 170), ("scornn", 170), ("rgd", 116))
-    ]
-
-
-def _slow() -> list[PlannedRun]:
-    """Our short runs of networks whose training steps take seconds."""
-    short = _TABLES["pmnist"] | {"iterations": 300, "evaluate_every": 100}
-    return [
-        _copying("urnn", 470, 300),
-        _copying("eurnn", 512, 300),
-        *(_own("pmnist", model, 512, short) for model in ("urnn", "eurnn")),
-    ]
-
-
-def _recorded() -> list[PlannedRun]:
-    """The runs of the plan "recorded".
-
-    The most informative runs come first, and the slowest come last.
-    """
-    first, *copying = _figure1()
-    longest, *pixels = _table1()
-    short = [*_remarks(), *_table2(), *_seeds()]
-    return [first, longest, *copying, *pixels, *short, *_slow()]
-
+# The plan "recorded": the most informative runs come first, and the slowest come last.
+_RECORDED = [_FIGURE1[0], _TABLE1[0], *_FIGURE1[1:], *_TABLE1[1:]]
+_RECORDED += [*_REMARKS, *_TABLE2, *_SEEDS, *_SLOW]
 
 # The search for better training options than the paper's: the options of all its runs,
 # and what each run changes. No run has the paper's own options, since the plan
@@ -302,34 +268,28 @@ _SEARCH: dict[str, dict[str, Any]] = {
 # accuracy in the recorded short runs. The test set did not influence the choice.
 _CHOSEN = "adam"
 
-
-def _beyond() -> list[PlannedRun]:
-    """The search for better training options: ten short runs, and then a long run.
-
-    All runs train ExpRNN with n = 170 on permuted MNIST. A short run has 5 epochs. The
-    long run has 70, like the paper. In each run, the learning rate falls to zero.
-    """
-
-    def run(name: str, epochs: int, note: str) -> PlannedRun:
-        options = _USUAL | _SEARCH[name]
-        return _pixels("pmnist", "exprnn", 170, epochs, note, **options)
-
-    short = [run(name, 5, f"search-{name}") for name in _SEARCH]
-    return [*short, run(_CHOSEN, 70, f"long-{_CHOSEN}")]
-
+# The plan "beyond": ten short runs, and then a long run with as many epochs as the
+# paper's. All train ExpRNN with n = 170 on permuted MNIST. In each run, the learning
+# rate falls to zero.
+_BEYOND = [
+    _own("pmnist", "exprnn", 170, f"search-{name}", epochs=5, **_USUAL | changes)
+    for name, changes in _SEARCH.items()
+]
+_LONG = _USUAL | _SEARCH[_CHOSEN]
+_BEYOND += [_own("pmnist", "exprnn", 170, f"long-{_CHOSEN}", epochs=70, **_LONG)]
 
 _PAPER = {
-    "figure1-left": _figure(1000),
-    "figure1-right": _figure(2000),
-    **{experiment: _table(experiment) for experiment in _TABLES},
+    "figure1-left": _figure("copying-1000"),
+    "figure1-right": _figure("copying-2000"),
+    **{experiment: _table(experiment) for experiment in EPOCHS},
 }
 
 # the runs of each plan, in the order in which they are trained
 PLANS = {
     **_PAPER,
     "all": [run for runs in _PAPER.values() for run in runs],
-    "recorded": _recorded(),
-    "beyond": _beyond(),
+    "recorded": _RECORDED,
+    "beyond": _BEYOND,
 }
 
 
