@@ -1,7 +1,7 @@
 """Reads the folders of runs, and groups runs that differ only in their seeds."""
 
 import json
-import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -101,12 +101,8 @@ def as_number(value: object) -> float | None:
     """A value from a record as a float; None unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
-        number = float(value)
-    except OverflowError:
-        # the value is an integer that is too large for a float
-        return None
-    return number if math.isfinite(number) else None
+    # false for NaN and infinity, and for an integer that is too large for a float
+    return float(value) if abs(value) <= sys.float_info.max else None
 
 
 def numbers(values: Iterable[object]) -> list[float]:
@@ -213,24 +209,14 @@ def _lines(path: Path) -> tuple[Record, ...]:
     return tuple(records)
 
 
-# Entries of `config.json` in which the runs of a group may differ: the seed, entries
-# that hardly affect results, and entries that follow from others, such as `recipe`.
-# `task_options` is included, because all runs of an experiment already agree on the
-# task options that affect results.
-MAY_DIFFER = {
-    "seed",
-    "command",
-    "format",
-    "recipe",
-    "threads",
-    "device",
-    "tensorboard",
-    "about",
-    "continued",
-    "log_every",
-    "checkpoint_every",
-    "task_options",
-}
+# Entries of `config.json` that follow from others or that say how the run began, and
+# options that hardly affect results
+_FOLLOWING = {"command", "format", "recipe", "about", "continued"}
+_NEUTRAL = {"threads", "device", "tensorboard", "log_every", "checkpoint_every"}
+
+# The entries in which the runs of a group may differ. `task_options` is among them,
+# since all runs of an experiment already agree on the task options that affect results.
+MAY_DIFFER = {"seed", "task_options"} | _FOLLOWING | _NEUTRAL
 
 
 class Curve(NamedTuple):
@@ -347,9 +333,6 @@ def seed_groups(runs: Iterable[Run]) -> tuple[SeedGroup, ...]:
 def _key(run: Run) -> str:
     # Leave out options that are None. A run of an earlier version lacks newer options.
     # It must get the same key as a run in which these options are None.
-    options = {
-        name: value
-        for name, value in run.config.items()
-        if name not in MAY_DIFFER and value is not None
-    }
+    config = run.config.items()
+    options = {k: v for k, v in config if k not in MAY_DIFFER and v is not None}
     return json.dumps(options, sort_keys=True)

@@ -110,13 +110,12 @@ def _cells(
         cells["Seeds"] = group.seeds
     elif len({run.config.get("seed") for run in experiment.runs}) > 1:
         cells["Seed"] = f"{first.config.get('seed')}"
+    error = max(group.values(largest_orthogonality_error), default=None)
     return cells | {
         "Steps": _steps(group),
         "Time": duration(mean(run.seconds for run in counted)),
         "Per step": _pace(counted),
-        ERROR_HEADING: small(
-            max(group.values(largest_orthogonality_error), default=None)
-        ),
+        ERROR_HEADING: small(error),
         "Status": group.status,
     }
 
@@ -250,12 +249,11 @@ def results(experiments: Iterable[ReportedExperiment]) -> str:
     """The tables of a report in Markdown: the content of `results.md`."""
     parts = []
     for experiment in experiments:
-        parts += [f"## {one_line(experiment.title)}"]
-        parts += [markdown(results_table(experiment))]
+        title = f"## {one_line(experiment.title)}"
+        parts += [title, markdown(results_table(experiment))]
         if each := runs_table(experiment):
             parts += ["Each run:", markdown(each)]
-        paper = experiment.paper
-        if paper is not None:
+        if paper := experiment.paper:
             parts.append(f"The paper, {paper.where}: {paper.words} ({SOURCE})")
     return "\n\n".join(parts) + "\n"
 

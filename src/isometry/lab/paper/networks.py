@@ -175,9 +175,8 @@ def schedule_exprnn(task: str, size: int) -> Schedule:
     """
     lr = at_nearest_size(EXPRNN[task], size)
     rest = adam(lr) if task == "timit" else rmsprop(lr)
-    source = (
-        UNPUBLISHED if task == "adding" else "[LM19] appendix, table of hyperparameters"
-    )
+    table = "[LM19] appendix, table of hyperparameters"
+    source = UNPUBLISHED if task == "adding" else table
     return Schedule((rest, rmsprop(lr / 10, "weight_hh")), source)
 
 
