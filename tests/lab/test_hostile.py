@@ -181,6 +181,15 @@ def test_a_description_of_a_task_may_have_any_type(about, tmp_path):
     assert ("7" in headings) == ("accuracy" in str(about))
 
 
+@pytest.mark.parametrize("scores", [{"test": 3}, {"test": ["stoi"]}], ids=str)
+def test_scores_that_are_not_a_table_are_left_out(scores, tmp_path):
+    """The scores of a split that are not a table used to end in a traceback."""
+    run = fake_run(tmp_path / "run", task="timit", options={}, steps=100)
+    edit(run / "summary.json", scores=scores)
+    write_report([run], tmp_path / "report")
+    assert "STOI" not in (tmp_path / "report" / "results.md").read_text()
+
+
 def test_a_line_of_a_table_stays_one():
     text = markdown([TableRow({"a\nb|c": "d\ne"})])
     assert text.splitlines()[::2] == ["| a b\\|c |", "| d e    |"]

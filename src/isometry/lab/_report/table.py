@@ -1,6 +1,6 @@
 """Tables of our results alongside the paper's, as rows of text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import mean, stdev
@@ -182,8 +182,8 @@ def _measured(experiment: ReportedExperiment, name: str) -> bool:
 
 def _final(run: Run, name: str) -> float | None:
     """A score on the test set that is measured once, after training."""
-    scores = run.summary.get("scores") or {}
-    return as_number((scores.get("test") or {}).get(name))
+    scores = (run.summary.get("scores") or {}).get("test")
+    return as_number(scores.get(name)) if isinstance(scores, Mapping) else None
 
 
 def _other(experiment: ReportedExperiment, name: str, run: Run) -> float | None:
