@@ -13,7 +13,7 @@ from isometry.lab._report.experiments import (
 )
 from isometry.lab._report.looks import Look, joined, looks, network_label
 from isometry.lab._report.runs import Run, Score, SeedGroup, as_number
-from isometry.lab.paper.tables import SOURCE, Row
+from isometry.lab.paper.tables import SOURCE, PaperRow
 
 DASH = "–"
 
@@ -120,7 +120,7 @@ def _cells(
     }
 
 
-def _paper_cells(row: Row | None) -> dict[str, str]:
+def _paper_cells(row: PaperRow | None) -> dict[str, str]:
     """The cells of a row that quote the paper; dashes if `row` is None."""
     result, parameters = (row.result, f"≈ {row.params}") if row else (None, DASH)
     return {"Paper": result or DASH, "Paper’s parameters": parameters}

@@ -50,7 +50,7 @@ def layer(
     """
     usual: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
     # torch's recurrent layers have neither `generator` nor `last_only`
-    if not issubclass(kind, nn.RNNBase):
+    if kind not in (nn.LSTM, nn.GRU):
         usual |= {"generator": draw.generator, "last_only": task.last_only}
     return kind(task.input_size, size, **(options | usual))
 
@@ -274,7 +274,7 @@ def unpublished(schedule: Callable[[str, int], Schedule]) -> Callable[..., Sched
     return lambda task, size: replace(schedule(task, size), source=UNPUBLISHED)
 
 
-_OURS = {
+_BUILT_IN = {
     "exprnn": ours(layers.ExpRNN, schedule_exprnn, output_exprnn, options_exprnn),
     "scornn": ours(layers.ScoRNN, schedule_scornn, output_scornn, options_scornn),
     "scurnn": ours(layers.ScuRNN, schedule_scurnn),
@@ -297,7 +297,7 @@ _OURS = {
     "gru": ours(nn.GRU, unpublished(schedule_lstm)),
 }
 
-NETWORKS: Registry[Network] = Registry("model", "isometry.networks", _OURS, accept)
+NETWORKS: Registry[Network] = Registry("model", "isometry.networks", _BUILT_IN, accept)
 
 # the default hidden size of a network that is not in `SIZES`
 USUAL_SIZE = 128

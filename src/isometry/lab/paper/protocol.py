@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isometry.lab._options import suggestion
-from isometry.lab.paper.tables import PAPER, Row
+from isometry.lab.paper.tables import PAPER, PaperRow
 
 BATCH_SIZE = 128  # [LM19] appendix, all experiments
 SEED = 5544  # [LM19] appendix
@@ -23,9 +23,10 @@ ITERATIONS = {"copying": 4000, "adding": 10000}
 EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 
 
-def _by_task(
-    copying: int, mnist: tuple[int, ...], timit: tuple[int, ...], adding: int
-) -> dict[str, tuple[int, ...]]:
+Sizes = tuple[int, ...]
+
+
+def _by_task(copying: int, mnist: Sizes, timit: Sizes, adding: int) -> dict[str, Sizes]:
     """Hidden sizes by task. MNIST and permuted MNIST have the same sizes."""
     pixels = dict.fromkeys(("mnist", "pmnist"), mnist)
     return {"copying": (copying,), **pixels, "timit": timit, "adding": (adding,)}
@@ -36,7 +37,7 @@ _GATED = _by_task(68, (128, 256, 512), (84, 120, 158), 128)
 
 # Hidden sizes by network and task. If there are several, the first is the default.
 # Where the paper gives no size, we chose one.
-SIZES: dict[str, dict[str, tuple[int, ...]]] = {
+SIZES: dict[str, dict[str, Sizes]] = {
     **dict.fromkeys(("exprnn", "scornn", "householder", "spectral"), _REAL),
     **dict.fromkeys(("explstm", "expgru", "lstm", "gru"), _GATED),
     "scurnn": _by_task(130, (116, 250), (128, 192, 256), 116),
@@ -115,7 +116,7 @@ def _table(experiment: str) -> list[PlannedRun]:
     rows = [row for row in PAPER[experiment].rows if row.result is not None]
     options = _TASKS[experiment] | {"epochs": EPOCHS[experiment]}
 
-    def rank(row: Row) -> int:
+    def rank(row: PaperRow) -> int:
         sizes = sorted(other.hidden_size for other in rows if other.model == row.model)
         return sizes.index(row.hidden_size)
 
@@ -127,12 +128,12 @@ def _table(experiment: str) -> list[PlannedRun]:
 # task. What is not listed has `lr=1e-3` and `lr_ratio=0.1`. These numbers equal the
 # defaults of the recipes in `networks`, but a new default there must not change what a
 # plan means.
-_RATES: dict[str, dict[str, Any]] = {
+_OWN_RATES: dict[str, dict[str, Any]] = {
     "rgd": {"lr_ratio": 2.0, "retraction": "cayley"},
     # one optimizer updates all parameters of these networks
     **{model: {} for model in ("lstm", "urnn", "eurnn")},
 }
-_RATES_ON = {
+_OWN_RATES_ON = {
     ("exprnn", "copying"): {"lr": 2e-4},
     ("urnn", "mnist"): {"lr": 1e-4},
     ("eurnn", "mnist"): {"lr": 1e-4},
@@ -167,8 +168,8 @@ def _own(
         more = {"retraction": "exp", "rebase_every": None} | more
     if model == "exprnn":
         more = {"init": "cayley" if task == "mnist" else "henaff"} | more
-    usual = {"lr": 1e-3} | _RATES.get(model, {"lr_ratio": 0.1})
-    stated = usual | _RATES_ON.get((model, task), {}) | options
+    usual = {"lr": 1e-3} | _OWN_RATES.get(model, {"lr_ratio": 0.1})
+    stated = usual | _OWN_RATES_ON.get((model, task), {}) | options
     note = note or (f"seed{options['seed']}" if "seed" in options else "")
     return PlannedRun(experiment, model, size, stated | {"model_options": more}, note)
 

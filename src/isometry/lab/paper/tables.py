@@ -14,7 +14,7 @@ SOURCE = (
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     """A row of a table in the paper.
 
     Attributes:
@@ -43,10 +43,10 @@ class PaperTable:
 
     where: str
     words: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[PaperRow, ...] = ()
     selects_on_test: bool = False
 
-    def row(self, model: str, hidden_size: int | None) -> Row | None:
+    def row(self, model: str, hidden_size: int | None) -> PaperRow | None:
         """The row for a network of this size; None if the table has no such row."""
         key = (model, hidden_size)
         return next((r for r in self.rows if (r.model, r.hidden_size) == key), None)
@@ -106,13 +106,13 @@ PAPER = {
     "mnist": PaperTable(
         "Table 1, MNIST",
         _PIXEL_PROTOCOL,
-        tuple(Row(model, n, size, value) for model, n, size, value, _ in _PIXELS),
+        tuple(PaperRow(model, n, size, value) for model, n, size, value, _ in _PIXELS),
         selects_on_test=True,
     ),
     "pmnist": PaperTable(
         "Table 1, P-MNIST",
         _PIXEL_PROTOCOL,
-        tuple(Row(model, n, size, value) for model, n, size, _, value in _PIXELS),
+        tuple(PaperRow(model, n, size, value) for model, n, size, _, value in _PIXELS),
         selects_on_test=True,
     ),
     "timit": PaperTable(
@@ -122,7 +122,7 @@ PAPER = {
         "divided by the padded length, which makes them smaller. In the authors' "
         "program, the target appears to be the previous frame, not the next.",
         tuple(
-            Row(model, n, size, value)
+            PaperRow(model, n, size, value)
             for model, cells in _SPEECH.items()
             for size, (n, value) in zip(_SPEECH_SIZES, cells, strict=True)
         ),
