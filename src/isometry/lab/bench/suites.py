@@ -18,19 +18,10 @@ from isometry.linalg import expm_skew
 from isometry.nn import ExpRNN, ModReLU
 
 
-def ours(A: Tensor, G: Tensor, *, norm_bound: float | None = None) -> Call:
-    """A forward and backward pass of `isometry.linalg.expm_skew`."""
-    A = A.clone().requires_grad_()
-    return lambda: torch.autograd.grad(expm_skew(A, norm_bound=norm_bound), A, G)
-
-
-def matrix_exp(A: Tensor, G: Tensor) -> Call:
-    """A forward and backward pass of `torch.linalg.matrix_exp`.
-
-    The exponential parametrizations of torch and geotorch call `matrix_exp`.
-    """
-    A = A.clone().requires_grad_()
-    return lambda: torch.autograd.grad(torch.linalg.matrix_exp(A), A, G)
+def both_passes(function: Callable[[Tensor], Tensor], X: Tensor, G: Tensor) -> Call:
+    """A forward and backward pass of a function at X, for the cotangent G."""
+    X = X.clone().requires_grad_()
+    return lambda: torch.autograd.grad(function(X), X, G)
 
 
 def parametrized(A: Tensor, G: Tensor, name: str) -> Call:
@@ -53,9 +44,11 @@ def exponential(n: int, device: torch.device) -> dict[str, Call]:
     """The suite "exponential": forward and backward pass at a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
-    functions = {bench.OURS: ours(A, G), bench.TORCH_MATRIX_EXP: matrix_exp(A, G)}
+    # the exponential parametrizations of torch and geotorch call `matrix_exp`
+    functions = {bench.OURS: expm_skew, bench.TORCH_MATRIX_EXP: torch.linalg.matrix_exp}
     names = [bench.TORCH_EXP, bench.TORCH_CAYLEY, bench.TORCH_HOUSEHOLDER, *_geotorch()]
-    return functions | {name: parametrized(A, G, name) for name in names}
+    calls = {name: both_passes(function, A, G) for name, function in functions.items()}
+    return calls | {name: parametrized(A, G, name) for name in names}
 
 
 def _geotorch() -> list[str]:
@@ -77,11 +70,6 @@ def constrain_as(layer: nn.Module, name: str, **options: Any) -> nn.Module:
 
     The contender `UNCONSTRAINED` leaves the layer as it is.
     """
-    if name == bench.GEOTORCH:
-        import geotorch
-
-        geotorch.orthogonal(layer, "weight")
-        return layer
     maps = {
         bench.OURS: (isometry.orthogonal, "exp"),
         bench.OUR_CAYLEY: (isometry.orthogonal, "cayley"),
@@ -90,10 +78,12 @@ def constrain_as(layer: nn.Module, name: str, **options: Any) -> nn.Module:
         bench.TORCH_CAYLEY: (parametrizations.orthogonal, "cayley"),
         bench.TORCH_HOUSEHOLDER: (parametrizations.orthogonal, "householder"),
     }
-    if name == bench.UNCONSTRAINED:
-        return layer
-    register, orthogonal_map = maps[name]
-    return register(layer, orthogonal_map=orthogonal_map, **options)
+    if name == bench.GEOTORCH:
+        importlib.import_module("geotorch").orthogonal(layer, "weight")
+    elif name != bench.UNCONSTRAINED:
+        register, orthogonal_map = maps[name]
+        register(layer, orthogonal_map=orthogonal_map, **options)
+    return layer
 
 
 def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
@@ -148,12 +138,10 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Call:
 def layer(n: int, device: torch.device) -> dict[str, Call]:
     """The suite "layer": a training step of a layer with coordinates of norm 3."""
     names = [bench.OURS, bench.TORCH_EXP, bench.TORCH_CAYLEY, bench.TORCH_HOUSEHOLDER]
+    names += [*_geotorch(), bench.UNCONSTRAINED]
     x, y = (tensor.to(device) for tensor in data(BATCH, n, n))
-
-    def step(name: str) -> Call:
-        return training_step(layer_at(n, name, norm=3.0).to(device), x, y)
-
-    return {name: step(name) for name in (*names, *_geotorch(), bench.UNCONSTRAINED)}
+    layers = {name: layer_at(n, name, norm=3.0).to(device) for name in names}
+    return {name: training_step(layer, x, y) for name, layer in layers.items()}
 
 
 STEPS, CLASSES = 200, 10
@@ -249,21 +237,22 @@ OPTIONS: dict[str, Any] = {"SGD": {"lr": 1e-3, "momentum": 0.9}, "Adam": {"lr": 
 
 
 def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A random point on the Stiefel manifold."""
+    """A random point on the Stiefel manifold, stored by rows."""
     rng = torch.Generator().manual_seed(5544)
-    return torch.linalg.qr(torch.randn(n, k, generator=rng, dtype=dtype))[0]
+    Q, _ = torch.linalg.qr(torch.randn(n, k, generator=rng, dtype=dtype))
+    return Q.contiguous()
 
 
 def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Call]:
     """A step of our optimizer with each retraction, keyed by the contender's name."""
     kind = getattr(optim, f"Riemannian{rule}")
-    manifold = O(n) if n == k else Stiefel(n, k)
-    runs: dict[str, Call] = {}
+    options = {"manifold": O(n) if n == k else Stiefel(n, k), **OPTIONS[rule]}
+    steps: dict[str, Call] = {}
     for retraction in ("exp", "cayley", "qr"):
-        p = _with_gradient(nn.Parameter(_point(n, k, device)))
-        options = {"manifold": manifold, "retraction": retraction, **OPTIONS[rule]}
-        runs[f"isometry, {retraction}"] = kind([p], **options).step
-    return runs
+        p = _with_gradient(nn.Parameter(start(n, k).to(device)))
+        optimizer = kind([p], retraction=retraction, **options)
+        steps[f"isometry, {retraction}"] = optimizer.step
+    return steps
 
 
 def geoopt_steps(
@@ -273,27 +262,23 @@ def geoopt_steps(
     # type checkers cannot analyse these classes, because a metaclass creates them
     geoopt: Any = importlib.import_module("geoopt")
     kind = getattr(geoopt.optim, f"Riemannian{rule}")
-    runs: dict[str, Call] = {}
+    steps: dict[str, Call] = {}
     for metric in ("canonical", "euclidean"):
         manifold = geoopt.Stiefel(canonical=metric == "canonical")
-        point = geoopt.ManifoldParameter(_point(n, k, device), manifold=manifold)
-        optimizer = kind([_with_gradient(point)], **OPTIONS[rule])
-        runs[f"geoopt, {metric}"] = optimizer.step
-    return runs
+        p = geoopt.ManifoldParameter(start(n, k).to(device), manifold=manifold)
+        optimizer = kind([_with_gradient(p)], **OPTIONS[rule])
+        steps[f"geoopt, {metric}"] = optimizer.step
+    return steps
 
 
 def optimizers(n: int, device: torch.device) -> dict[str, Call]:
     """The suite "optimizers": SGD with momentum on square orthogonal matrices."""
-    runs = our_steps(n, n, "SGD", device)
+    steps = our_steps(n, n, "SGD", device)
     if bench.installed("geoopt"):
-        runs |= geoopt_steps(n, n, "SGD", device)
-    p = _with_gradient(nn.Parameter(_point(n, n, device)))
-    runs[bench.UNCONSTRAINED] = torch.optim.SGD([p], **OPTIONS["SGD"]).step
-    return runs
-
-
-def _point(n: int, k: int, device: torch.device) -> Tensor:
-    return start(n, k).contiguous().to(device)
+        steps |= geoopt_steps(n, n, "SGD", device)
+    p = _with_gradient(nn.Parameter(start(n, n).to(device)))
+    steps[bench.UNCONSTRAINED] = torch.optim.SGD([p], **OPTIONS["SGD"]).step
+    return steps
 
 
 def _with_gradient(p: nn.Parameter) -> nn.Parameter:
