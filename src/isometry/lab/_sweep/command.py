@@ -44,10 +44,11 @@ def main(options: argparse.Namespace) -> int:
     own = trust or any(":" in str(values.get(key)) for key in ("task", "model"))
     again = f"Resume with: isometry sweep --resume {out}{' --trust' if own else ''}"
     planned = functools.partial(_planned, out=out, resume=bool(resume), trust=trust)
-    return perform(values | {"out": out}, planned, again)
+    return perform("sweep", values | {"out": out}, planned, again)
 
 
 def perform(
+    command: str,
     options: Mapping[str, Any],
     planned: Callable[[dict[str, Any]], plan.Plan],
     again: str,
@@ -55,9 +56,10 @@ def perform(
     """Train the runs of a plan, or print their commands. Errors go to stderr.
 
     Args:
-        options: options of the command line, keyed by name. These are its `command`,
-            the folder `out`, `dry_run` if the runs must not be trained, the fields of
-            `Engine`, and options for `planned`.
+        command: "sweep" or "reproduce", for messages.
+        options: options of the command line, keyed by name. These are the folder `out`,
+            `dry_run` if the runs must not be trained, the fields of `Engine`, and
+            options for `planned`.
         planned: returns the runs that the other options ask for. If it raises a
             `RunError`, `ValueError`, `TypeError` or `OSError`, the message is printed.
         again: a sentence that tells the user how to resume after an interruption.
@@ -66,8 +68,7 @@ def perform(
         The exit code.
     """
     values = dict(options)
-    command, out = values.pop("command"), values.pop("out")
-    dry_run = values.pop("dry_run", False)
+    out, dry_run = values.pop("out"), values.pop("dry_run", False)
     machine = {f.name: values.pop(f.name) for f in fields(Engine) if f.name in values}
     try:
         engine, runs = make(Engine, machine), planned(values)
@@ -110,7 +111,7 @@ def _planned(
         runs = plan.read_plan(out)
         plan.check_trust(runs, trust=trust)
         return runs
-    file, task = values.pop("config", None), values.pop("task")
+    file, task = values.pop("config", None), values.pop("task", None)
     from_file = {} if file is None else read_file(file)
     from_file = {PLURALS.get(name, name): value for name, value in from_file.items()}
     usual = from_file.pop("task", None)

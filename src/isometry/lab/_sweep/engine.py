@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from isometry.lab._files import ENDED, divergence, locked
-from isometry.lab._process import Signals
 from isometry.lab._report.experiments import experiments
 from isometry.lab._report.runs import Run, read_run
 from isometry.lab._report.table import results
@@ -176,6 +175,9 @@ def run_all(
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
             `GRACE` seconds, was killed.
     """
+    # this module imports torch, which the help of the command must not wait for
+    from isometry.lab._process import Signals
+
     waiting = list(runs.items())
     kill_at, stop_at = math.inf, time.monotonic() + seconds
     with Signals() as signals, closing(workers):

@@ -48,7 +48,8 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 0; 1 if a run failed, diverged or ran out of time; 2 if an option
         is invalid or a file cannot be used; 130 after an interruption.
     """
-    return perform(vars(options), _planned, "The same command resumes every run.")
+    again = "The same command resumes every run."
+    return perform("reproduce", vars(options), _planned, again)
 
 
 def config_of(run: PlannedRun, timit: Path | None = None) -> Config:
