@@ -123,8 +123,8 @@ def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_long_message_does_not_keep_a_child_alive(tmp_path, monkeypatch):
-    """A child sends no more than a pipe takes, because nobody reads before it ends.
+def test_a_long_message_arrives_whole(tmp_path, monkeypatch):
+    """A message is read while the child still writes it, since a pipe takes 64 KiB.
 
     A sweep used to wait forever for a run whose error had 100,000 characters.
     """
@@ -132,11 +132,14 @@ def test_a_long_message_does_not_keep_a_child_alive(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "_follow_parent", lambda: None)
     receiver, sender = multiprocessing.Pipe(duplex=False)
     arguments = (tmp_path, None, sender)
-    child = threading.Thread(target=local._child, args=arguments, daemon=True)
+    child: Any = threading.Thread(target=local._child, args=arguments, daemon=True)
     child.start()
+    workers = local.Processes()
+    workers.running[receiver] = tmp_path, child
+    assert list(workers.ended()) == [(tmp_path.name, "x" * 100_000)]
     child.join(60)
     assert not child.is_alive()
-    assert receiver.recv() == "x" * 4096
+    assert receiver.closed
 
 
 def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatch):

@@ -9,38 +9,25 @@ from collections.abc import Iterator
 from multiprocessing import connection, resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from isometry.lab._sweep.view import GRACE, PAUSE, log_of, work
 from isometry.lab._train.config import Config
-
-# Messages from a child are cut to this many characters; the run's log has the whole
-# message. The parent reads the message only after the child has ended, and the child
-# cannot end before the pipe has taken the whole message. On Linux, a pipe takes 64 KiB.
-_LONGEST_MESSAGE = 4096
-
-
-class _Child(NamedTuple):
-    """A run in its own process.
-
-    When the run ends, the process sends a string, which can be read from `receiver`: an
-    error message, or "" if the run did not fail.
-    """
-
-    folder: Path
-    process: SpawnProcess
-    receiver: connection.Connection
 
 
 class Processes:
     """Trains runs in processes of this machine.
 
+    When a run ends, its process sends a string through a pipe: an error message, or ""
+    if the run did not fail. If the process dies, its end of the pipe is closed.
+
     Attributes:
-        running: the processes that have not ended, keyed by their sentinels.
+        running: the folder and the process of each run that has not ended, keyed by the
+            end of the pipe at which the string arrives.
     """
 
     def __init__(self) -> None:
-        self.running: dict[Any, _Child] = {}
+        self.running: dict[Any, tuple[Path, SpawnProcess]] = {}
 
     def begin(self, folder: Path, config: Config) -> None:
         """Start or resume a run in a new process."""
@@ -50,10 +37,9 @@ class Processes:
         process = context.Process(target=_child, args=arguments, name=folder.name)
         with _without_ctrl_c():
             process.start()
-        # Close this process's copy of the sender, so that only the child has a copy. If
-        # the child dies, `_message` then gets an `EOFError` instead of waiting forever.
+        # close this process's copy of the sender, so that only the child has a copy
         sender.close()
-        self.running[process.sentinel] = _Child(folder, process, receiver)
+        self.running[receiver] = folder, process
 
     def stop(self, *, kill: bool = False) -> None:
         """Tell all runs to write a checkpoint and stop, or kill them.
@@ -64,26 +50,27 @@ class Processes:
         # harm. A run that is training only records the signal, and stops after its
         # step. Before and after training, the signal ends the process at once, and the
         # run can still be resumed.
-        for child in self.running.values():
-            child.process.kill() if kill else child.process.terminate()
+        for _, process in self.running.values():
+            process.kill() if kill else process.terminate()
 
     def ended(self) -> Iterator[tuple[str, str]]:
         """Wait a moment for runs to end; yields their names and why they failed."""
-        for sentinel in connection.wait(list(self.running), PAUSE):
-            child = self.running.pop(sentinel)
-            yield child.folder.name, _message(child)
+        for receiver in connection.wait(list(self.running), PAUSE):
+            folder, process = self.running.pop(receiver)
+            with contextlib.closing(receiver):
+                yield folder.name, _message(folder, process, receiver)
 
     def close(self) -> None:
         """Stop all processes that are still running, for example after an exception."""
         self.stop()
-        for child in self.running.values():
-            child.process.join(GRACE)
+        for _, process in self.running.values():
+            process.join(GRACE)
         self.stop(kill=True)
 
 
 def _child(folder: Path, config: Config, sender: connection.Connection) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
-    sender.send(work(folder, config)[:_LONGEST_MESSAGE])
+    sender.send(work(folder, config))
 
 
 def _follow_parent() -> None:
@@ -94,17 +81,14 @@ def _follow_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _message(child: _Child) -> str:
+def _message(folder: Path, process: SpawnProcess, receiver: Any) -> str:
     """Why a child failed: its message or its exit code; empty if it did not fail."""
-    child.process.join()
-    code = child.process.exitcode or 0
     try:
-        return child.receiver.recv()
-    except EOFError:
-        # the child died before it could send anything
-        pass
-    finally:
-        child.receiver.close()
+        return receiver.recv()
+    except (EOFError, OSError):
+        # the child died before it had sent the whole message
+        process.join()
+    code = process.exitcode or 0
     if code == -signal.SIGTERM:
         # the child was told to stop while it was not training, usually before it began
         return ""
@@ -113,7 +97,7 @@ def _message(child: _Child) -> str:
         how = f"was ended by signal {signal.Signals(-code).name}"
     if code == -signal.SIGKILL:
         how += f", perhaps because memory ran out or it did not stop in {GRACE:.0f} s"
-    return f"its process {how}. See {log_of(child.folder)}."
+    return f"its process {how}. See {log_of(folder)}."
 
 
 @contextlib.contextmanager
