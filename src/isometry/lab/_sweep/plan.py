@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from isometry.lab._train.config import Config, Training
 
 PLAN = "sweep.json"
 
-# options that the name of a run always shows
-_NAMED = ("model", "hidden_size", "seed")
+# Options that `_varied` leaves out. The name of a run always shows the first three, and
+# `model_options` is a table, whose entries are shown one by one.
+_NAMED = ("model", "hidden_size", "seed", "model_options")
 
 # the configs of the runs of a sweep, keyed by the names of their folders
 Plan = dict[str, Config]
@@ -43,13 +45,18 @@ def expand(task: str | None, values: Mapping[str, Any]) -> Plan:
         ValueError: if no task is named, a task, network or option is unknown, a value
             is invalid, a list is empty, or two runs would get the same name.
     """
-    axes = _axes({"threads": 1} | dict(values))
-    varied = [name for name in axes if len(axes[name]) > 1 and name[-1] not in _NAMED]
+    values = {"model": "exprnn", "hidden_size": None, "threads": 1, **values}
+    network = dict(values.pop("model_options", {}))
+    # the last option varies fastest
+    seed = values.pop("seed", Training.seed)
+    values |= {"model_options": _combinations(network), "seed": seed}
     runs: Plan = {}
-    for point in product(*axes.values()):
-        options = dict(zip(axes, point, strict=True))
+    for options in _combinations(values):
         config = _config(task, options)
-        name = _name(config, {path[-1]: options[path] for path in varied})
+        parts = [config.short_name, *_varied(values, options)]
+        parts += _varied(network, options["model_options"])
+        parts.append(f"seed={config.training.seed}")
+        name = files.for_file_name("-".join(parts))
         if runs.setdefault(name, config) != config:
             raise ValueError(
                 f"values must differ in letters and digits, since these name the runs; "
@@ -80,12 +87,14 @@ def with_known_names(out: Path, runs: Plan) -> Plan:
 def _with_known_name(
     out: Path, name: str, config: Config, known: Plan
 ) -> tuple[str, Config]:
-    new = _comparable(config)
     for other, other_config in known.items():
-        if _comparable(other_config) == new:
+        if replace(other_config, command=config.command) == config:
             return other, other_config
     if name in known:
-        old = _comparable(known[name])
+        old, new = (
+            {"task": c.task} | c.task_options | asdict(c.training)
+            for c in (known[name], config)
+        )
         option = next(n for n in old | new if old.get(n) != new.get(n))
         raise RunError(
             f"{out / name} must keep its options; got {option} {new.get(option)} "
@@ -169,27 +178,25 @@ def check_trust(runs: Plan, *, trust: bool) -> None:
         NETWORKS.find(config.training.model, trust=trust)
 
 
-def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
-    """The values of each option, keyed by (name,) or by ("model_options", name)."""
-    flat: dict[tuple[str, ...], Any] = {("model",): "exprnn", ("hidden_size",): None}
+def _combinations(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All ways to choose one value for each option. A list holds several values."""
     for name, value in values.items():
-        if name == "model_options":
-            flat |= {(name, inner): v for inner, v in dict(value).items()}
-        else:
-            flat[(name,)] = value
-    # seeds vary fastest, so their entry is moved to the end
-    flat[("seed",)] = flat.pop(("seed",), Training.seed)
-    axes = {path: v if isinstance(v, list) else [v] for path, v in flat.items()}
-    for path, several in axes.items():
-        if not several:
+        if value == []:
             raise ValueError(
-                f"`{path[-1]}` must have at least one value; got an empty list. Leave "
+                f"`{name}` must have at least one value; got an empty list. Leave "
                 f"it out to use the default."
             )
-    return axes
+    axes = (v if isinstance(v, list) else [v] for v in values.values())
+    return [dict(zip(values, point, strict=True)) for point in product(*axes)]
 
 
-def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
+def _varied(values: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """The parts of a run's name that show which of several values it has."""
+    several = [n for n, v in values.items() if isinstance(v, list) and len(v) > 1]
+    return [f"{name}={options[name]}" for name in several if name not in _NAMED]
+
+
+def _config(task: str | None, options: Mapping[str, Any]) -> Config:
     """The config that `isometry train` makes, with an explicit `hidden_size`.
 
     Raises if the network is unknown.
@@ -197,30 +204,11 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
     from isometry.lab._train.experiment import check_model, make_task
     from isometry.lab.paper.networks import recipe
 
-    values: dict[str, Any] = {"task": task}
-    for path, value in options.items():
-        if len(path) == 2:
-            values.setdefault("model_options", {})[path[1]] = value
-        # leave out options that are None, so that they get their defaults
-        elif value is not None:
-            values[path[0]] = value
-    config = read(values)[0]
+    # leave out options that are None, so that they get their defaults
+    values = {name: value for name, value in options.items() if value is not None}
+    config = read({"task": task, **values})[0]
     training = config.training
     check_model(training, trust=True)
     instance = make_task(config, trust=True)
     size = recipe(training.model, instance, training.hidden_size).hidden_size
-    return read(values | {"hidden_size": size})[0]
-
-
-def _name(config: Config, varied: Mapping[str, Any]) -> str:
-    parts = [config.short_name]
-    parts += [f"{name}={value}" for name, value in varied.items()]
-    parts.append(f"seed={config.training.seed}")
-    return files.for_file_name("-".join(parts))
-
-
-def _comparable(config: Config) -> dict[str, Any]:
-    """All entries of a config except its command, to compare two runs."""
-    entries = json.loads(config.to_json())
-    del entries["command"]
-    return entries.pop("task_options") | entries
+    return read({"task": task, **values, "hidden_size": size})[0]
