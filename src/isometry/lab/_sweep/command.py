@@ -41,9 +41,12 @@ def main(options: argparse.Namespace) -> int:
     values = vars(options)
     resume, trust = values.pop("resume", None), values.pop("trust", False)
     out = resume or values.get("out")
-    own = trust or any(":" in str(values.get(key)) for key in ("task", "model"))
-    again = f"Resume with: isometry sweep --resume {out}{' --trust' if own else ''}"
     planned = functools.partial(_planned, out=out, resume=bool(resume), trust=trust)
+
+    def again(runs: plan.Plan) -> str:
+        own = any(":" in f"{c.task}{c.training.model}" for c in runs.values())
+        return f"Resume with: isometry sweep --resume {out}{' --trust' if own else ''}"
+
     return perform("sweep", values | {"out": out}, planned, again)
 
 
@@ -51,7 +54,7 @@ def perform(
     command: str,
     options: Mapping[str, Any],
     planned: Callable[[dict[str, Any]], plan.Plan],
-    again: str,
+    again: Callable[[plan.Plan], str],
 ) -> int:
     """Train the runs of a plan, or print their commands. Errors go to stderr.
 
@@ -62,7 +65,8 @@ def perform(
             options for `planned`.
         planned: returns the runs that the other options ask for. If it raises a
             `RunError`, `ValueError`, `TypeError` or `OSError`, the message is printed.
-        again: a sentence that tells the user how to resume after an interruption.
+        again: returns a sentence that says how to resume these runs after an
+            interruption.
 
     Returns:
         The exit code.
@@ -70,6 +74,7 @@ def perform(
     values = dict(options)
     out, dry_run = values.pop("out"), values.pop("dry_run", False)
     machine = {f.name: values.pop(f.name) for f in fields(Engine) if f.name in values}
+    runs: plan.Plan = {}
     try:
         engine, runs = make(Engine, machine), planned(values)
         if dry_run:
@@ -85,7 +90,7 @@ def perform(
         sys.stderr.write(f"isometry {command}: {message}\n")
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write(f"isometry {command}: interrupted. {again}\n")
+        sys.stderr.write(f"isometry {command}: interrupted. {again(runs)}\n")
         return 130
     for name, message in bad.items():
         sys.stderr.write(f"isometry {command}: {name}: {message}\n")

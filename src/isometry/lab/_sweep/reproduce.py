@@ -49,7 +49,7 @@ def main(options: argparse.Namespace) -> int:
         is invalid or a file cannot be used; 130 after an interruption.
     """
     again = "The same command resumes every run."
-    return perform("reproduce", vars(options), _planned, again)
+    return perform("reproduce", vars(options), _planned, lambda _: again)
 
 
 def config_of(run: PlannedRun, timit: Path | None = None) -> Config:
