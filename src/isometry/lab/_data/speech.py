@@ -21,7 +21,6 @@ BINS = WINDOW // 2 + 1
 # silence has -50 dB.
 FLOOR = 1e-5
 SILENCE = -50.0
-_LN10 = math.log(10)
 
 
 def frame_count(samples: int) -> int:
@@ -93,7 +92,7 @@ def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
     """
     import torch
 
-    frames = torch.fft.irfft(torch.polar((y.double() / 20 * _LN10).exp(), X.angle()))
+    frames = torch.fft.irfft(torch.polar(10 ** (y.double() / 20), X.angle()))
     early, late = frames[:, :HOP], frames[:, HOP:]
     whole = torch.nn.functional.pad(early, (0, 0, 0, 1))
     whole[1:] += late

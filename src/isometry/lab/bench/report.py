@@ -128,8 +128,7 @@ def draw(record: dict[str, Any]) -> dict[str, bytes]:
         for kind in ("png", "svg"):
             buffer = io.BytesIO()
             # leave the date out, so that the same record gives the same file
-            metadata = {"Date": None} if kind == "svg" else None
-            figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
+            figure.savefig(buffer, format=kind, dpi=160, metadata={"Date": None})
             files[f"figure.{kind}"] = buffer.getvalue()
     return files
 

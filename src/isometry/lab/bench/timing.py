@@ -97,14 +97,12 @@ def random_skew(
     batch: tuple[int, ...] = (),
     seed: int = 5544,
 ) -> Tensor:
-    """Random Gaussian skew matrices of a given spectral norm; 0 if real and n = 1."""
+    """Random Gaussian skew matrices of a given spectral norm, at least 2 x 2."""
     rng = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     X = torch.randn(*batch, n, n, dtype=wide, generator=rng)
     A = X - X.mH
-    if n > 1 or dtype.is_complex:
-        A = A / torch.linalg.matrix_norm(A, 2)[..., None, None]
-    return (norm * A).to(dtype)
+    return (norm * A / torch.linalg.matrix_norm(A, 2)[..., None, None]).to(dtype)
 
 
 def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:

@@ -98,7 +98,7 @@ class TimitTask(AbstractTask):
 
     def loss(self, outputs: "Tensor", batch: Batch) -> "Tensor":
         """Mean squared error over valid frames."""
-        return _squares(outputs, batch) / (_frames(batch) * BINS)
+        return _squares(outputs, batch) / (self.weights(batch)["loss"] * BINS)
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
         """The loss as "mse", and "padded_mse", which counts padding as frames."""
@@ -107,7 +107,8 @@ class TimitTask(AbstractTask):
 
     def weights(self, batch: Batch) -> dict[str, int]:
         """Number of valid frames in a batch; for "padded_mse", number of all frames."""
-        valid, (steps, size) = _frames(batch), batch.y.shape[:2]
+        assert batch.lengths is not None
+        valid, (steps, size) = int(batch.lengths.sum()), batch.y.shape[:2]
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
 
     def check(self) -> None:
@@ -210,11 +211,6 @@ class TimitTask(AbstractTask):
     @functools.cached_property
     def _train(self) -> "list[Tensor]":
         return [self._spectrum(path) for path in self._splits.train]
-
-
-def _frames(batch: Batch) -> int:
-    assert batch.lengths is not None
-    return int(batch.lengths.sum())
 
 
 def _squares(outputs: "Tensor", batch: Batch) -> "Tensor":
