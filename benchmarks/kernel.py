@@ -48,7 +48,7 @@ SLOW_ABOVE = 512
 
 def measure(case: Case, *, rounds: int) -> dict[str, object]:
     """Time `expm_skew` (also with `norm_bound`), `matrix_exp` and bare products."""
-    A = random_skew(case.n, norm=case.norm, dtype=case.dtype, batch=case.batch)
+    A = random_skew(*case.batch, case.n, norm=case.norm, dtype=case.dtype)
     G = unit_cotangent(A)
     bounded = partial(expm_skew, norm_bound=1.01 * case.norm)
     contenders = {
@@ -121,7 +121,7 @@ def measure_cotangent_scale(*, rounds: int, say: Progress) -> list[dict[str, flo
 def measure_outlier(*, rounds: int, say: Progress) -> dict[str, float]:
     """Time of 10,000 matrices of norm 1, with and without one of norm 1000."""
     say("one outlier in a batch of 10,000")
-    A = random_skew(8, norm=1.0, dtype=torch.float32, batch=(10_000,))
+    A = random_skew(10_000, 8, norm=1.0, dtype=torch.float32)
     B = A.clone()
     B[4321] *= 1000
     G = unit_cotangent(A)

@@ -277,7 +277,7 @@ def test_a_terminal_has_one_line_that_is_renewed():
     assert stream.getvalue() == (f"{clear}[{bar}] 1/2 one{clear}[{'#' * 24}] 2/2 two\n")
 
 
-@pytest.mark.parametrize(("sizes", "timed"), [([8, 4, 8], [4, 8]), (None, [3, 5])])
+@pytest.mark.parametrize(("sizes", "timed"), [([8, 4, 8], [4, 8]), ([], [3, 5])])
 def test_sizes_are_in_order_and_once(sizes, timed, capsys):
     """The user's sizes are timed in order, or else the default sizes of each suite."""
     suite = timing.Suite("", "", lambda _n, _device: {OURS: int}, sizes=(3, 5))

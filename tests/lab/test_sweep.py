@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -195,7 +194,7 @@ class FakeWorkers:
 def looped(workers: FakeWorkers, out: Path, seconds: float = math.inf) -> int:
     """Train six runs by such workers, two at a time; the number that have begun."""
     runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5, 6]})
-    view = View(out, runs, total=6, stream=StringIO())
+    view = View(out, runs, total=6, done=0)
     run_all(runs, cast("Workers", workers), view, jobs=2, seconds=seconds)
     return 6 - len(view.waiting)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,8 @@ def test_a_terminal_shows_all_runs_in_one_view(tmp_path, impatient):
     Lines that stay are printed above it.
     """
     stream = Terminal()
-    view = View(tmp_path, ["a", "b", "c"], total=5, done=2, stream=stream)
+    with redirect_stderr(stream):
+        view = View(tmp_path, ["a", "b", "c"], total=5, done=2)
     for name in "ab":
         begin(tmp_path, name)
     # 397 steps of a quarter of a second are left
@@ -169,7 +171,8 @@ def test_a_view_fits_the_terminal(tmp_path, impatient, monkeypatch):
     monkeypatch.setenv("LINES", "6")
     names = [f"run-{i}-with-a-long-name" for i in range(9)]
     stream = Terminal()
-    view = View(tmp_path, names, total=9, stream=stream)
+    with redirect_stderr(stream):
+        view = View(tmp_path, names, total=9, done=0)
     for name in names:
         begin(tmp_path, name)
     view.refresh()
@@ -186,7 +189,8 @@ def test_elsewhere_the_view_is_plain_lines(tmp_path, impatient):
     """
     stream = StringIO()
     log_of(tmp_path / "b").write_text("of another day\n")
-    view = View(tmp_path, ["a", "b"], total=2, stream=stream)
+    with redirect_stderr(stream):
+        view = View(tmp_path, ["a", "b"], total=2, done=0)
     begin(tmp_path, "a")
     with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "lo')
@@ -205,7 +209,8 @@ def test_a_record_may_be_long(tmp_path, impatient, others):
     If it had more than 4096 bytes, it used to end the whole sweep.
     """
     stream = StringIO()
-    view = View(tmp_path, ["a"], total=1, stream=stream)
+    with redirect_stderr(stream):
+        view = View(tmp_path, ["a"], total=1, done=0)
     begin(tmp_path, "a")
     record = {"step": 4, "seconds": 1.0, "loss": 0.5, "split": "train"}
     long = record | {f"accuracy of class {i}": 0.5 for i in range(1000)}

@@ -145,9 +145,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "fetch a dataset if it is missing, and print its folder"
     parser.add_argument("action", choices=["get"], help=text)
     parser.add_argument("name", choices=sorted(CATALOGUE), help="the dataset")
-    parser.add_argument(
-        "--folder", type=Path, help="search here first; the files may be compressed"
-    )
+    text = "search here first; the files may be compressed"
+    parser.add_argument("--folder", type=Path, help=text)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from isometry.lab._files import CONFIG, ENDED, METRICS, SUMMARY, RunError, read_json
 from isometry.lab._train.config import Config
@@ -31,32 +31,24 @@ _TAIL = 1 << 18
 
 
 class View:
-    """Shows the progress of all runs: in place on a terminal, elsewhere as new lines.
+    """Shows all runs on standard error: in place on a terminal, else as new lines.
 
     Args:
         out: folder of the sweep.
         names: names of the runs that are not done yet.
         total: number of runs in the sweep.
         done: number of runs that are already done.
-        stream: where to write; standard error if None.
 
     Attributes:
         failed: for each run that failed or diverged, the reason, keyed by its name.
     """
 
     def __init__(
-        self,
-        out: Path,
-        names: Iterable[str],
-        *,
-        total: int,
-        done: int = 0,
-        stream: TextIO | None = None,
+        self, out: Path, names: Iterable[str], *, total: int, done: int
     ) -> None:
         self.out, self.total, self.done = out, total, done
         self.running, self.failed = list[str](), dict[str, str]()
-        self.stream = sys.stderr if stream is None else stream
-        self.live = self.stream.isatty()
+        self.stream, self.live = sys.stderr, sys.stderr.isatty()
         self.height, self.shown = 0, time.monotonic()
         # The logs may hold the output of earlier attempts. A run has begun, on this
         # machine or on another, when its log is larger than the size stored here.

@@ -18,13 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     suites = f"{', '.join(SUITE_NAMES)} (default: all, about two minutes)"
     add("suites", nargs="*", metavar="SUITE", help=suites)
-    add(
-        "--sizes",
-        nargs="+",
-        type=int,
-        metavar="N",
-        help="sizes n of the n x n matrices",
-    )
+    sizes = "sizes n of the n x n matrices"
+    add("--sizes", nargs="+", type=int, metavar="N", help=sizes)
     add("--device", default="cpu", choices=("cpu", "cuda"))
     add("--threads", type=int, help="number of torch threads (default: torch decides)")
     rounds = "samples per contender (default: %(default)s)"
@@ -105,9 +100,10 @@ def _make_record(options: argparse.Namespace) -> dict[str, Any]:
     for peer in missing:
         sys.stderr.write(f"{left_out(peer)}\n")
     suites = {name: SUITES[name] for name in options.suites or SUITE_NAMES}
+    sizes = options.sizes or ()
     return {
         "environment": surroundings(device),
         "rounds": options.rounds,
         "missing": missing,
-        "suites": measure(suites, options.sizes, device=device, rounds=options.rounds),
+        "suites": measure(suites, sizes, device, options.rounds),
     }

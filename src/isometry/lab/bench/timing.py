@@ -3,7 +3,7 @@
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, TextIO
@@ -90,17 +90,15 @@ def _wait() -> None:
 
 
 def random_skew(
-    n: int,
-    *,
-    norm: float,
-    dtype: torch.dtype,
-    batch: tuple[int, ...] = (),
-    seed: int = 5544,
+    *sizes: int, norm: float, dtype: torch.dtype, seed: int = 5544
 ) -> Tensor:
-    """Random Gaussian skew matrices of a given spectral norm, at least 2 x 2."""
+    """Random Gaussian skew matrices of a given spectral norm.
+
+    The last of the sizes is n, which must be at least 2. The others are batch axes.
+    """
     rng = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
-    X = torch.randn(*batch, n, n, dtype=wide, generator=rng)
+    X = torch.randn(*sizes, sizes[-1], dtype=wide, generator=rng)
     A = X - X.mH
     return (norm * A / torch.linalg.matrix_norm(A, 2)[..., None, None]).to(dtype)
 
@@ -189,17 +187,13 @@ class ProgressLine:
 
 
 def measure(
-    suites: Mapping[str, Suite],
-    sizes: Iterable[int] | None,
-    *,
-    device: torch.device,
-    rounds: int,
+    suites: Mapping[str, Suite], sizes: Sequence[int], device: torch.device, rounds: int
 ) -> list[dict[str, Any]]:
     """Time suites, in float32, and show the progress.
 
     Args:
         suites: the suites, keyed by name.
-        sizes: the sizes n to time; None for the default sizes of each suite.
+        sizes: the sizes n to time; if empty, the default sizes of each suite.
         device: the device to measure on.
         rounds: number of samples per contender.
 
@@ -207,7 +201,7 @@ def measure(
         For each suite its description and, for each size, the best and the median
         seconds per call of each contender.
     """
-    chosen = sorted(set(sizes or ()))
+    chosen = sorted(set(sizes))
     say = ProgressLine(sum(len(chosen or suite.sizes) for suite in suites.values()))
     parts = []
     for name, suite in suites.items():
