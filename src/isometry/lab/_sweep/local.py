@@ -33,8 +33,7 @@ class Processes:
         """Start or resume a run in a new process."""
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
-        arguments = (folder, config, sender)
-        process = context.Process(target=_child, args=arguments, name=folder.name)
+        process = context.Process(target=_child, args=(folder, config, sender))
         with _without_ctrl_c():
             process.start()
         # close this process's copy of the sender, so that only the child has a copy
@@ -57,8 +56,7 @@ class Processes:
         """Wait a moment for runs to end; yields their names and why they failed."""
         for receiver in connection.wait(list(self.running), PAUSE):
             folder, process = self.running.pop(receiver)
-            with contextlib.closing(receiver):
-                yield folder.name, _message(folder, process, receiver)
+            yield folder.name, _message(folder, process, receiver)
 
     def close(self) -> None:
         """Stop all processes that are still running, for example after an exception."""
@@ -84,7 +82,8 @@ def _follow_parent() -> None:
 def _message(folder: Path, process: SpawnProcess, receiver: Any) -> str:
     """Why a child failed: its message or its exit code; empty if it did not fail."""
     try:
-        return receiver.recv()
+        with receiver:
+            return receiver.recv()
     except (EOFError, OSError):
         # the child died before it had sent the whole message
         process.join()

@@ -134,14 +134,12 @@ class View:
 
 def _last_record(path: Path) -> dict[str, Any]:
     """The last complete record in a metrics file; empty if there is none."""
-    if not path.exists():
-        return {}
-    with path.open("rb") as file:
+    # A run that has just begun has no file yet. If its last record is longer than
+    # `_TAIL`, the beginning is missing, and the rest is not JSON.
+    with contextlib.suppress(FileNotFoundError, ValueError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL))
         # leave out the last line, which may still be incomplete
         lines, _, _ = file.read().rpartition(b"\n")
-    # if the record is longer than `_TAIL`, its beginning is missing
-    with contextlib.suppress(ValueError):
         return json.loads(lines.rpartition(b"\n")[2])
     return {}
 
