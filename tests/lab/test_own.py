@@ -222,22 +222,6 @@ def test_a_sweep_over_networks_of_ones_own(tmp_path, capsys):
     assert main([*again, "--trust"]) == 0
 
 
-def test_the_way_on_after_an_interruption_names_trust(monkeypatch, tmp_path, capsys):
-    """A class that only the file of a sweep names needs `--trust` when it is resumed.
-
-    The printed command lacked it, and was refused.
-    """
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("isometry.lab._sweep.command.sweep", interrupted)
-    file, out = tmp_path / "sweep.toml", tmp_path / "sweep"
-    file.write_text(f'task = "copying"\nmodels = ["{LAYER}"]\nlag = 3\n')
-    assert main(["sweep", "--config", str(file), "--out", str(out)]) == 130
-    assert f"sweep --resume {out} --trust\n" in capsys.readouterr().err
-
-
 def test_the_report_needs_no_code_of_the_task(tmp_path):
     """A report needs no code of the task: the run has recorded all that it shows."""
     train(config(), tmp_path / "run")

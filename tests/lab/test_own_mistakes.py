@@ -23,7 +23,7 @@ from isometry.lab.tasks import CopyingTask
 from isometry.optim import RiemannianAdam
 from tests.lab.own import NumberTask, OrderTask, Whole
 from tests.lab.small_runs import assert_same_run
-from tests.lab.test_own import WHOLE, config, forget
+from tests.lab.test_own import LAYER, WHOLE, config, forget
 
 
 @pytest.fixture(autouse=True)
@@ -219,3 +219,19 @@ def test_only_classes_are_registered():
     # the option was accepted, but no value of it
     with pytest.raises(ValueError, match=r"`level` must .* Literal of strings"):
         register(NumberTask)
+
+
+def test_the_way_on_after_an_interruption_names_trust(monkeypatch, tmp_path, capsys):
+    """A class that only the file of a sweep names needs `--trust` when it is resumed.
+
+    The printed command lacked it, and was refused.
+    """
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isometry.lab._sweep.command.sweep", interrupted)
+    file, out = tmp_path / "sweep.toml", tmp_path / "sweep"
+    file.write_text(f'task = "copying"\nmodels = ["{LAYER}"]\nlag = 3\n')
+    assert main(["sweep", "--config", str(file), "--out", str(out)]) == 130
+    assert f"sweep --resume {out} --trust\n" in capsys.readouterr().err

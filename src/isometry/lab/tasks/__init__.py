@@ -39,7 +39,7 @@ def _accept(value: Any) -> type[AbstractTask]:
     return kind
 
 
-_OURS = {task.name: task for task in (CopyingTask, AddingTask, MnistTask, TimitTask)}
-TASKS = Registry[type[AbstractTask]]("task", "isometry.tasks", _OURS, _accept)
+_BY_NAME = {t.name: t for t in (CopyingTask, AddingTask, MnistTask, TimitTask)}
+TASKS = Registry[type[AbstractTask]]("task", "isometry.tasks", _BY_NAME, _accept)
 
 __all__ = ["AddingTask", "CopyingTask", "MnistTask", "TimitTask", "TASKS"]
