@@ -12,7 +12,7 @@ import pytest
 
 from isometry.lab._report.experiments import experiments
 from isometry.lab._report.runs import Run, read_run
-from isometry.lab._report.table import results
+from isometry.lab._report.table import aligned, results
 from isometry.lab._sweep.view import View, log_of
 from tests.lab.fake_runs import Terminal, fake_run
 
@@ -121,6 +121,15 @@ def test_each_task_has_its_table(tmp_path, runs):
     text = results(experiments([*runs, other]))
     assert text.count("\n## ") + text.startswith("## ") == 2
     assert "Test loss at best validation" in text
+
+
+def test_a_column_of_single_digits_is_a_column():
+    """Markdown wants a dash in each cell of the rule.
+
+    The rule of a column with one character was ":", so no table was drawn.
+    """
+    _, rule, _ = aligned(["Network", "n"], [["ExpRNN", "6"]]).splitlines()
+    assert rule == "| ------- | -: |"
 
 
 def begin(out: Path, name: str) -> None:

@@ -273,7 +273,8 @@ def markdown(table: Sequence[TableRow]) -> str:
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table with aligned columns, which is readable as plain text."""
     columns = zip(header, *rows, strict=True)
-    first, *rest = [max(map(len, column)) for column in columns]
+    # at least 2, since the rule below a heading needs a dash and a colon
+    first, *rest = [max(2, *map(len, column)) for column in columns]
 
     def line(cells: Sequence[str]) -> str:
         right = [cell.rjust(w) for cell, w in zip(cells[1:], rest, strict=True)]
