@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,10 @@ def _with_known_name(
     out: Path, name: str, config: Config, known: Plan
 ) -> tuple[str, Config]:
     for other, other_config in known.items():
-        if replace(other_config, command=config.command) == config:
+        if _options(other_config) == _options(config):
             return other, other_config
     if name in known:
-        old, new = (
-            {"task": c.task} | c.task_options | asdict(c.training)
-            for c in (known[name], config)
-        )
+        old, new = _options(known[name]), _options(config)
         option = next(n for n in old | new if old.get(n) != new.get(n))
         raise RunError(
             f"{out / name} must keep its options; got {option} {new.get(option)} "
@@ -106,6 +103,11 @@ def _with_known_name(
             f"`--out`, or move that folder."
         )
     return name, config
+
+
+def _options(config: Config) -> dict[str, Any]:
+    """The task and all options of a run, to compare it with another run."""
+    return {"task": config.task, **config.task_options, **asdict(config.training)}
 
 
 def write_plan(out: Path, runs: Plan) -> Plan:
