@@ -276,11 +276,10 @@ def resume_command(folder: Path) -> str:
 def read_summary(folder: Path) -> dict[str, Any]:
     """Read the summary of a run from its folder; empty if there is no summary."""
     path = folder / SUMMARY
-    if not path.exists():
-        return {}
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
         summary = read_json(path)
-        if {"status", "steps", "seconds", "metric", "best"} <= summary.keys():
+        required = {"status", "steps", "seconds", "metric", "best"}
+        if required <= summary.keys() or not path.exists():
             return summary
     raise RunError(damaged(path, "something that is not a summary"))
 

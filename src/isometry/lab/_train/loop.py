@@ -103,15 +103,13 @@ class Step:
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the task on the whole batch, over all processes."""
-        task = self.experiment.task
-        means = metrics_of(task, self.outputs.detach(), self.batch)
-        if self.ranks.count == 1:
-            return means
-        weights = [self.weights.get(name, self.weights["loss"]) for name in means]
-        sums = [w * v for w, v in zip(weights, means.values(), strict=True)]
-        totals = self.ranks.sum(*sums, *weights)
-        half = len(means)
-        return {name: totals[i] / totals[half + i] for i, name in enumerate(means)}
+        means = metrics_of(self.experiment.task, self.outputs.detach(), self.batch)
+        if self.ranks.count > 1:
+            for name, mean in means.items():
+                weight = self.weights.get(name, self.weights["loss"])
+                total, count = self.ranks.sum(weight * mean, weight)
+                means[name] = total / count
+        return means
 
 
 @dataclass

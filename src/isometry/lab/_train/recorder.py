@@ -71,13 +71,11 @@ def pack(
         packed = optimizer.state_dict()
         # JSON turns the integer keys of `values` into strings; `unpack` turns the keys
         # back into integers
-        values: dict[int, dict[str, Any]] = {index: {} for index in packed["state"]}
+        values: dict[int, dict[str, Any]] = {}
         for index, entries in packed["state"].items():
-            for name, value in entries.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer.{i}.{index}.{name}"] = value
-                else:
-                    values[index][name] = value
+            moments = {k: v for k, v in entries.items() if isinstance(v, Tensor)}
+            tensors |= {f"optimizer.{i}.{index}.{k}": v for k, v in moments.items()}
+            values[index] = {k: v for k, v in entries.items() if k not in moments}
         plain.append({"state": values, "param_groups": packed["param_groups"]})
     metadata = json.dumps({"state": header, "optimizers": plain})
     whole = {name: value.detach().contiguous() for name, value in tensors.items()}
@@ -309,8 +307,8 @@ class Recorder:
 
     def write(self, state: RunState, split: str, values: Mapping[str, float]) -> None:
         """Append a record to the metrics, and to the events if there are any."""
-        clocks = {"seconds": state.seconds, "cpu_seconds": state.cpu_seconds}
-        record = {"step": state.step} | {k: round(v, 3) for k, v in clocks.items()}
+        seconds, cpu = round(state.seconds, 3), round(state.cpu_seconds, 3)
+        record = {"step": state.step, "seconds": seconds, "cpu_seconds": cpu}
         record |= dict(values) | {"split": split}
         for file in self.files:
             file.write(record)
