@@ -1,11 +1,13 @@
-"""Options of a user's task that hold a path."""
+"""Options of a user's task that hold a path, or a value that looks like an option."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from isometry.lab._cli import main
 from isometry.lab._train.command import read
+from isometry.lab._train.config import read_config
 
 TASK = "tests.lab.own:FolderTask"
 
@@ -34,6 +36,24 @@ def test_only_the_options_in_paths_become_absolute(root, tmp_path, monkeypatch):
 def test_the_folder_of_our_tasks_is_a_path(task):
     config, _ = read({"task": task, "root": "data"})
     assert config.task_options["root"] == str(Path.cwd() / "data")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"h": -1e-5}, {"h": -0.5}, {"root": "-x"}, {"root": "--threads"}],
+    ids=str,
+)
+def test_the_command_of_a_run_spells_a_value_that_begins_with_a_dash(options, tmp_path):
+    """The recorded command can be given to a shell.
+
+    It was `--h -1e-05`, and argparse takes a word that begins with a dash for an
+    option: "argument --h: expected one argument".
+    """
+    task = "tests.lab.own:ShortTask" if "h" in options else TASK
+    config, _ = read({"task": task, "iterations": 1, "hidden_size": 4} | options)
+    words = shlex.split(config.command)[1:]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    assert options.items() <= read_config(tmp_path / "run").task_options.items()
 
 
 @pytest.mark.errors

@@ -214,7 +214,9 @@ def spell(name: str, value: Any) -> list[str]:
             plain = isinstance(entry, str) and value_of(entry) is entry
             words += [option, f"{key}={entry if plain else json.dumps(entry)}"]
         return words
-    return [option, str(value)]
+    text = str(value)
+    # argparse takes a separate word that begins with a dash for an option
+    return [f"{option}={text}"] if text.startswith("-") else [option, text]
 
 
 def as_typed(message: str, names: Iterable[str]) -> str:
