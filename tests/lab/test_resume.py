@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -281,6 +282,17 @@ def test_a_folder_without_a_run_is_refused(exists, tmp_path):
         folder.mkdir()
     with pytest.raises(RunError, match=r"must be the folder of a run.*config\.json"):
         resume(folder)
+
+
+@pytest.mark.errors
+def test_the_command_that_resumes_a_run_can_be_given_to_a_shell(tmp_path):
+    """A folder with a space in its name is quoted; it used to be two words."""
+    folder = tmp_path / "two words"
+    train(small(iterations=1), folder)
+    with pytest.raises(RunError, match="runs are never overwritten") as caught:
+        train(small(iterations=1), folder)
+    command = str(caught.value).partition("resume the run: ")[2]
+    assert shlex.split(command) == ["isometry", "train", "--resume", str(folder)]
 
 
 def test_a_resumed_network_returns_only_what_its_task_needs():

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -270,7 +271,8 @@ def resume_command(folder: Path) -> str:
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         config = read_json(folder / CONFIG)
         own = any(":" in str(config.get(name)) for name in ("task", "model"))
-    return f"isometry train --resume {folder}{' --trust' if own else ''}"
+    trust = ("--trust",) if own else ()
+    return shlex.join(("isometry", "train", "--resume", str(folder), *trust))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
