@@ -38,6 +38,8 @@ def test_the_layout_of_a_sequence_is_not_an_option(model, name, tmp_path, capsys
     [
         (["--model", "urnn", *options("bias_bound=-1")], "options of urnn; got bias_b"),
         (["--model", "rgd", "--retraction", "foo"], "Change its options, or"),
+        # it used to be `hidden_size` and `device`, which are not on the line
+        (options("hidden_size=3"), "`--hidden-size` and `--device` are options of th"),
     ],
     ids=str,
 )

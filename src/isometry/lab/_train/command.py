@@ -135,11 +135,11 @@ def main(options: argparse.Namespace) -> int:
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         if hasattr(error, "__notes__"):
             raise
-        # An error about an existing run can name options that the user did not type.
-        # Spell these options as on the command line, too.
-        about_run = isinstance(error, RunError) or folder is not None
-        names = {f.name for f in fields(Training)} if about_run else set()
-        message = _options.as_typed(str(error), names | typed)
+        # Spell options as on the command line. If there is a file, spell only the typed
+        # options that way, since the error may be about an option in the file.
+        from_file = folder is None and "config" in values
+        names = typed if from_file else typed | {f.name for f in fields(Training)}
+        message = _options.as_typed(str(error), names)
         print(f"isometry: {message}", file=sys.stderr)  # noqa: T201 - printing is intended
         return 2
     if outcome.folder is None:
