@@ -40,11 +40,11 @@ _REASONS = {
 LARGEST = 1e15
 
 _COUNTS = ("batch_size", "hidden_size", "threads", *_LENGTHS, *_INTERVALS)
-_RATES = ("lr", "lr_ratio", "solved")
+_FROM_ZERO = ("lr", "lr_ratio", "solved")
 # for each numeric option: the condition that error messages state, and the bounds
 _BOUNDS: dict[str, tuple[str, float, float]] = {
     **dict.fromkeys(_COUNTS, ("at least 1", 1, math.inf)),
-    **dict.fromkeys(_RATES, (f"a number from 0 to {LARGEST:g}", 0, LARGEST)),
+    **dict.fromkeys(_FROM_ZERO, (f"a number from 0 to {LARGEST:g}", 0, LARGEST)),
     "clip_norm": (f"a positive number up to {LARGEST:g}", math.ulp(0.0), LARGEST),
     "solved_for": ("at least 0", 0, math.inf),
     "seed": ("in [0, 2^31)", 0, 2**31 - 1),
