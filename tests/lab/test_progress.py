@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from isometry.lab._train.recorder import Progress
 from tests.lab.fake_runs import Terminal
 
-LAST = {
-    "step": 2,
+MEANS = {
     "validation": {"loss": 0.25, "accuracy": 0.5},
     "test": {"loss": 0.75, "accuracy": 0.125},
 }
@@ -19,7 +18,7 @@ def output_of(stream: io.StringIO) -> str:
     for step in (1, 2):
         progress.shown = -1.0
         progress.step(step, 0.5)
-    progress.evaluation(LAST, {"largest_angle": 1.5})
+    progress.evaluation(MEANS, {"largest_angle": 1.5})
     return stream.getvalue()
 
 
@@ -34,7 +33,7 @@ def test_an_evaluation_is_one_line(monkeypatch):
     progress = Progress(4, 0, stream)
     progress.start = 0.0
     progress.step(2, 0.5)
-    progress.evaluation(LAST, {"orthogonality": 1e-7})
+    progress.evaluation(MEANS, {"orthogonality": 1e-7})
     assert stream.getvalue() == (
         "2/4  2.00 steps/s  0:00:01 left  validation loss 0.25  accuracy 0.5;  "
         "test loss 0.75  accuracy 0.125;  orthogonality 1e-07\n"
@@ -59,5 +58,5 @@ def test_progress_elsewhere_is_plain_lines():
 
 def test_a_split_without_sequences_is_not_mentioned():
     stream = io.StringIO()
-    Progress(4, 0, stream).evaluation({"step": 1, "validation": {}}, {})
+    Progress(4, 0, stream).evaluation({"validation": {}}, {})
     assert "validation" not in stream.getvalue()

@@ -187,7 +187,7 @@ class Trainer:
             if means[split]:
                 self.recorder.write(state, split, means[split] | extra)
         state.last = {"step": state.step, **means}
-        self.recorder.progress.evaluation(state.last, extra)
+        self.recorder.progress.evaluation(means, extra)
         for best, split in ((state.best, "validation"), (state.best_test, "test")):
             new, metric = means[split], task.metric
             old = best[split][metric] if best else math.nan

@@ -20,6 +20,9 @@ from isometry.lab._train.experiment import Experiment
 
 KEY = "isometry"
 
+# losses, metrics or other measurements, keyed by name
+Numbers = Mapping[str, float]
+
 
 @dataclass
 class RunState:
@@ -247,15 +250,14 @@ class Progress:
             self.stream.write(f"\r{bar} {self.position()}  loss {loss:.4g}\x1b[K")
             self.stream.flush()
 
-    def evaluation(self, last: Mapping[str, Any], extra: Mapping[str, float]) -> None:
+    def evaluation(self, means: Mapping[str, Numbers], extra: Numbers) -> None:
         """Write one line about an evaluation of all splits.
 
         Args:
-            last: the step, and for each split a dictionary of means.
+            means: means of the loss and the metrics, keyed by split.
             extra: measurements of the network itself, such as its orthogonality error.
         """
-        splits = {k: v for k, v in last.items() if isinstance(v, Mapping) and v}
-        parts = [f"{name} {_listed(means)}" for name, means in splits.items()]
+        parts = [f"{split} {_listed(m)}" for split, m in means.items() if m]
         parts += [_listed(extra)] if extra else []
         self.say(f"{self.position()}  {';  '.join(parts)}")
 
@@ -274,7 +276,7 @@ class Progress:
         return f"{self.last}/{self.total}  {rate:.2f} steps/s  {left} left"
 
 
-def _listed(values: Mapping[str, float]) -> str:
+def _listed(values: Numbers) -> str:
     pairs = [f"{name} {value:.4g}" for name, value in values.items()]
     return "  ".join(pairs).replace("_", " ")
 
@@ -305,7 +307,7 @@ class Recorder:
         if folder is not None and training.tensorboard:
             self.files.append(Events(folder / "tensorboard", self.metrics.records()))
 
-    def write(self, state: RunState, split: str, values: Mapping[str, float]) -> None:
+    def write(self, state: RunState, split: str, values: Numbers) -> None:
         """Append a record to the metrics, and to the events if there are any."""
         seconds, cpu = round(state.seconds, 3), round(state.cpu_seconds, 3)
         record = {"step": state.step, "seconds": seconds, "cpu_seconds": cpu}
