@@ -103,8 +103,11 @@ def _connected(address: str | None, cpus: int) -> Any:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
         quiet |= {"num_cpus": cpus, "include_dashboard": False}
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        _check_reachable(address)
+        if host and port.isdigit():
+            # raise if nothing listens there; Ray itself would retry for minutes
+            socket.create_connection((host, int(port)), timeout=5).close()
         ray.init(address, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
         raise RunError(
@@ -112,10 +115,3 @@ def _connected(address: str | None, cpus: int) -> Any:
             f"{error}. Leave it out to use this machine alone."
         ) from error
     return ray
-
-
-def _check_reachable(address: str) -> None:
-    """Raise if nothing listens at HOST:PORT. Ray itself would retry for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=5).close()

@@ -10,8 +10,6 @@ from isometry.lab._files import RunError, as_json, create, data_folder
 from isometry.lab._options import suggestion
 from isometry.lab.bench import PEERS, SUITE_NAMES, installed
 
-RECORD, TABLE = "record.json", "table.md"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry bench` to its parser."""
@@ -50,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
         sys.stdout.write(f"{summary(record)}\n\n")
         name = f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
         out = options.out or data_folder() / "bench" / name
-        files = {RECORD: as_json(record), TABLE: page(record).encode()}
+        files = {"record.json": as_json(record), "table.md": page(record).encode()}
         create(out, files | draw(record))
     except (OSError, RunError, ValueError) as error:
         sys.stderr.write(f"isometry bench: {error}\n")

@@ -229,7 +229,6 @@ def recurrent(n: int, device: torch.device) -> dict[str, Call]:
     return steps | {bench.BARE: bare(STEPS, n, BATCH, device)}
 
 
-OUR_EXP = "isometry, exp"
 CPU = torch.device("cpu")
 
 # options of every contender that steps by this rule
@@ -312,6 +311,6 @@ SUITES = {
         "step of SGD with momentum on n x n orthogonal matrices",
         "The gradient is given, so this is the cost of the optimizer alone.",
         optimizers,
-        ours=OUR_EXP,
+        ours="isometry, exp",
     ),
 }
