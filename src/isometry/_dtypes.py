@@ -38,10 +38,21 @@ class Precision(NamedTuple):
 
 
 PRECISIONS: dict[torch.dtype, Precision] = {
-    # suffix, type in C, matrix product, degree of Pade, blocks and angles of Taylor
-    torch.float32: Precision("f32", ctypes.c_float, "sgemm_", 7, 3, (0.107, 0.347)),
+    torch.float32: Precision(
+        suffix="f32",
+        c_type=ctypes.c_float,
+        gemm="sgemm_",
+        pade_degree=7,
+        taylor_blocks=3,
+        taylor_angles=(0.107, 0.347),
+    ),
     torch.float64: Precision(
-        "f64", ctypes.c_double, "dgemm_", 13, 5, (1.93e-3, 0.0197)
+        suffix="f64",
+        c_type=ctypes.c_double,
+        gemm="dgemm_",
+        pade_degree=13,
+        taylor_blocks=5,
+        taylor_angles=(1.93e-3, 0.0197),
     ),
 }
 

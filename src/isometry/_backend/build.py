@@ -31,10 +31,16 @@ _SOURCES = Path(__file__).parent / "c"
 _BUNDLED = Path(__file__).parent / "bundled"
 _FLAGS = (
     *compiler_options(),
-    *("-std=gnu11", "-O3", "-fopenmp", "-shared", "-fPIC"),
+    "-std=gnu11",
+    "-O3",
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
     # let the compiler vectorize loops and fuse products with sums, but respect NaN and
     # infinity
-    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
     # The OpenMP functions that GCC calls are defined in openmp.c, so the OpenMP runtime
     # is not needed. With this option, the linker leaves it out.
     "-Wl,--as-needed",
@@ -63,11 +69,31 @@ class Variant(NamedTuple):
 # The instruction sets of x86-64-v3 and x86-64-v4, as the x86-64 psABI defines them, and
 # the AES instructions that bytes.c uses.
 _LEVEL_3 = {
-    *("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3", "avx", "avx2"),
-    *("bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave", "aes"),
+    "cx16",
+    "lahf_lm",
+    "popcnt",
+    "pni",
+    "sse4_1",
+    "sse4_2",
+    "ssse3",
+    "avx",
+    "avx2",
+    "bmi1",
+    "bmi2",
+    "f16c",
+    "fma",
+    "abm",
+    "movbe",
+    "xsave",
+    "aes",
 }
 _LEVEL_4 = _LEVEL_3 | {
-    *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "vaes"),
+    "avx512f",
+    "avx512bw",
+    "avx512cd",
+    "avx512dq",
+    "avx512vl",
+    "vaes",
 }
 
 # the variants in a wheel for each architecture, the fastest first

@@ -56,7 +56,9 @@ def _modrelu_(z: Tensor, b: Tensor, _smoothing: None) -> None:
     z.abs_().add_(b).relu_().mul_(sign)
 
 
-def _modrelu_adjoint_(d: Tensor, h: Tensor, _b: Tensor, db: Tensor, _: None) -> None:
+def _modrelu_adjoint_(
+    d: Tensor, h: Tensor, _b: Tensor, db: Tensor, _smoothing: None
+) -> None:
     # not `d * (h != 0)`, because infinity times zero is NaN
     d.masked_fill_(h == 0, 0.0)
     db += (d * h.sign()).sum(0)
@@ -77,7 +79,9 @@ def _complex_modrelu_(z: Tensor, b: Tensor, _smoothing: None) -> None:
     Z.copy_(complex_modrelu(Z, b))
 
 
-def _complex_modrelu_adjoint_(d: Tensor, h: Tensor, b: Tensor, db: Tensor, _: None):
+def _complex_modrelu_adjoint_(
+    d: Tensor, h: Tensor, b: Tensor, db: Tensor, _smoothing: None
+) -> None:
     H, D = complex_rows(h), complex_rows(d)
     size = H.abs()
     unit = torch.where(size == 0, 0.0, H / size)
@@ -137,40 +141,48 @@ def complex_rows(h: Tensor) -> Tensor:
     return torch.view_as_complex(h.unflatten(-1, (-1, 2)))
 
 
-# The functions are `apply_`, `adjoint_` and `function`, in this order. The kernels in C
-# have the same nonlinearities, in c/scan.h.
+# the kernels in C have the same nonlinearities, in c/scan.h
 NONLINEARITIES: dict[SigmaName, Pointwise] = {
-    "identity": Pointwise(lambda *_: None, lambda *_: None, lambda z, *_: z),
+    "identity": Pointwise(
+        apply_=lambda *_: None,
+        adjoint_=lambda *_: None,
+        function=lambda z, *_: z,
+    ),
     "tanh": Pointwise(
-        lambda z, *_: z.tanh_(),
+        apply_=lambda z, *_: z.tanh_(),
         # d - d h^2, in two passes over memory
-        lambda d, h, *_: d.addcmul_(d * h, h, value=-1),
-        lambda z, *_: torch.tanh(z),
+        adjoint_=lambda d, h, *_: d.addcmul_(d * h, h, value=-1),
+        function=lambda z, *_: torch.tanh(z),
     ),
     "relu": Pointwise(
-        lambda z, *_: z.relu_(),
-        lambda d, h, *_: d.masked_fill_(h == 0, 0.0),
-        lambda z, *_: torch.relu(z),
+        apply_=lambda z, *_: z.relu_(),
+        adjoint_=lambda d, h, *_: d.masked_fill_(h == 0, 0.0),
+        function=lambda z, *_: torch.relu(z),
     ),
     "modrelu": Pointwise(
-        _modrelu_, _modrelu_adjoint_, lambda z, b, _: modrelu(z, b), threshold=1.0
+        apply_=_modrelu_,
+        adjoint_=_modrelu_adjoint_,
+        function=lambda z, b, _: modrelu(z, b),
+        threshold=1.0,
     ),
     "complex_modrelu": Pointwise(
-        _complex_modrelu_,
-        _complex_modrelu_adjoint_,
-        lambda z, b, _: real_rows(complex_modrelu(complex_rows(z), b)),
+        apply_=_complex_modrelu_,
+        adjoint_=_complex_modrelu_adjoint_,
+        function=lambda z, b, _: real_rows(complex_modrelu(complex_rows(z), b)),
         threshold=0.5,
     ),
     "smooth_modrelu": Pointwise(
-        _smooth_modrelu_,
-        _smooth_modrelu_adjoint_,
-        lambda z, b, epsilon: real_rows(smooth_modrelu(complex_rows(z), b, epsilon)),
+        apply_=_smooth_modrelu_,
+        adjoint_=_smooth_modrelu_adjoint_,
+        function=lambda z, b, epsilon: real_rows(
+            smooth_modrelu(complex_rows(z), b, epsilon)
+        ),
         threshold=0.5,
         keeps_moduli=True,
     ),
     "leaky_relu": Pointwise(
-        lambda z, *_: nn.functional.leaky_relu_(z, LEAKY_SLOPE),
-        lambda d, h, *_: d.copy_(torch.where(h > 0, d, LEAKY_SLOPE * d)),
-        lambda z, *_: nn.functional.leaky_relu(z, LEAKY_SLOPE),
+        apply_=lambda z, *_: nn.functional.leaky_relu_(z, LEAKY_SLOPE),
+        adjoint_=lambda d, h, *_: d.copy_(torch.where(h > 0, d, LEAKY_SLOPE * d)),
+        function=lambda z, *_: nn.functional.leaky_relu(z, LEAKY_SLOPE),
     ),
 }

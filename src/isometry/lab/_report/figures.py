@@ -36,20 +36,28 @@ UNITS = {"step": "iterations", "seconds": "seconds"}
 ANGLE_BINS = 32
 
 STYLE: dict[Any, Any] = {
-    **dict.fromkeys(("axes.edgecolor", "grid.color"), GRID),
-    **dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), PAGE),
-    **dict.fromkeys(("axes.labelcolor", "text.color"), INK),
-    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(("axes.axisbelow", "axes.grid"), True),
-    **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
+    "axes.axisbelow": True,
+    "axes.edgecolor": GRID,
+    "axes.facecolor": PAGE,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.facecolor": PAGE,
     "font.size": 10,
+    "grid.color": GRID,
     "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "savefig.facecolor": PAGE,
     # write text as text and not as outlines, so that it can be searched
     "svg.fonttype": "none",
     # a fixed salt for the ids in an SVG file, so that the same runs give the same file
     "svg.hashsalt": "isometry",
+    "text.color": INK,
     # a dollar sign in the name of a network must not start a formula
     "text.parse_math": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 
 

@@ -289,28 +289,28 @@ def _with_gradient(p: nn.Parameter) -> nn.Parameter:
 
 SUITES = {
     "exponential": Suite(
-        "forward + backward pass of an exponential, norm 3",
-        "The Cayley map and reflections are not exponentials; the Cayley map cannot "
-        "reach the eigenvalue -1.",
-        exponential,
+        title="forward + backward pass of an exponential, norm 3",
+        note="The Cayley map and reflections are not exponentials; the Cayley map "
+        "cannot reach the eigenvalue -1.",
+        contenders=exponential,
     ),
     "layer": Suite(
-        f"training step of an n x n layer, batch {BATCH}, Adam",
-        "The coordinates have norm 3, except for reflections, which keep their initial "
-        "coordinates.",
-        layer,
+        title=f"training step of an n x n layer, batch {BATCH}, Adam",
+        note="The coordinates have norm 3, except for reflections, which keep their "
+        "initial coordinates.",
+        contenders=layer,
     ),
     "recurrent": Suite(
-        f"training step over {STEPS} time steps, batch {BATCH}, RMSprop",
-        "isometry is ExpRNN. torch and geotorch have no such layer, so their weights "
-        "are used in a Python loop.",
-        recurrent,
+        title=f"training step over {STEPS} time steps, batch {BATCH}, RMSprop",
+        note="isometry is ExpRNN. torch and geotorch have no such layer, so their "
+        "weights are used in a Python loop.",
+        contenders=recurrent,
         sizes=(64, 128, 256),
     ),
     "optimizers": Suite(
-        "step of SGD with momentum on n x n orthogonal matrices",
-        "The gradient is given, so this is the cost of the optimizer alone.",
-        optimizers,
+        title="step of SGD with momentum on n x n orthogonal matrices",
+        note="The gradient is given, so this is the cost of the optimizer alone.",
+        contenders=optimizers,
         ours="isometry, exp",
     ),
 }
