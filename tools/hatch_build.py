@@ -35,7 +35,7 @@ class KernelsHook(BuildHookInterface):
         self.folder = tempfile.TemporaryDirectory()
         for variant in build.VARIANTS[machine]:
             library = Path(self.folder.name) / variant.name
-            # -s removes the table of symbols, which nobody reads
+            # -s removes the symbol table, which nothing uses at run time
             build.compile_sources(build.compiler(), [*variant.options, "-s"], library)
             name = build.file_name(variant.key(), library.read_bytes())
             place = f"isometry/_backend/bundled/{name}"

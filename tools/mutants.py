@@ -15,8 +15,8 @@ with all but one case of each parametrized test. A line that is executed only on
 process is known only for the first test that executes it. So look at each mutant that
 survives: a test that was left out may catch it, or the change makes no difference.
 
-The trace takes about 13 minutes of processor time, and a mutant 4 to 20 seconds. Limit
-both to one processor: `OMP_NUM_THREADS=1 taskset -c 1 python -m tools.mutants CLONE`.
+The first run takes about 13 minutes of processor time, and a mutant 4 to 20 seconds.
+Use one processor: `OMP_NUM_THREADS=1 taskset -c 1 python -m tools.mutants CLONE`.
 """
 
 import argparse

@@ -11,14 +11,14 @@ ENVIRONMENT = {"versions": {"torch": "2.13.0"}, "cpu": "Fake CPU", "threads": 2}
 
 
 class Terminal(StringIO):
-    """A stream that says that it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 class Killed(BaseException):
-    """Raised in place of a kill: nothing catches it."""
+    """Raised where a real run would be killed; no code catches it."""
 
 
 def fake_run(

@@ -176,7 +176,7 @@ class OutTask(OrderTask):
 
 @dataclass(frozen=True)
 class FolderTask(OrderTask):
-    """A task whose root is no folder, with a folder of another name."""
+    """A task whose option `root` is not a folder, and whose `folder` is one."""
 
     paths: ClassVar[frozenset[str]] = frozenset({"folder"})
 
@@ -186,6 +186,6 @@ class FolderTask(OrderTask):
 
 @dataclass(frozen=True)
 class NoFolderTask(OrderTask):
-    """A task that names a path which is no option, and one which is a number."""
+    """A task whose `paths` name something that is no option, and a number."""
 
     paths: ClassVar[frozenset[str]] = frozenset({"folder", "steps"})

@@ -135,7 +135,7 @@ def test_spectra_are_the_definition(length):
 
 
 def test_spectrum_of_a_tone():
-    """a sin(2 pi k t / 256) has |X| = 64 a in bin k, and a half of it beside."""
+    """a sin(2 pi k t / 256) has |X| = 64 a in bin k, and half of it in the next."""
     a, k = 0.5, 20
     samples = a * np.sin(2 * np.pi * k * np.arange(4096) / 256)
     middle = log_power(samples)[10]

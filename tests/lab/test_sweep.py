@@ -192,7 +192,7 @@ class FakeWorkers:
 
 
 def looped(workers: FakeWorkers, out: Path, seconds: float = math.inf) -> int:
-    """Train six runs by such workers, two at a time; the number that have begun."""
+    """Train six runs by such workers, two at a time; return how many have begun."""
     runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5, 6]})
     view = View(out, runs, total=6, done=0)
     run_all(runs, cast("Workers", workers), view, jobs=2, seconds=seconds)
@@ -281,7 +281,7 @@ def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
     def interrupt() -> None:
         for process in [process_of(first), process_of(second)]:
             os.kill(process, signal.SIGINT)
-        # a hundred steps, in which a run that listens would have stopped
+        # a run that obeyed the signal would have stopped within these hundred steps
         metrics = first / "metrics.jsonl"
         size = metrics.stat().st_size + 10000
         until(lambda: metrics.stat().st_size > size or any(ended()))

@@ -304,7 +304,7 @@ class TestCopying:
     def test_numbers_are_those_of_every_machine(self):
         """The first words of the paper's seed are the same on every machine.
 
-        Other words would end all comparisons.
+        With other words, a run could not be compared with earlier ones.
         """
         x = CopyingTask().batch(0, size=128, seed=5544).x
         assert x[:10, 0].tolist() == [6, 2, 1, 1, 7, 4, 3, 7, 4, 7]

@@ -30,8 +30,9 @@ def solved_at(
         baseline: baseline loss of the task.
 
     Returns:
-        The step of the first evaluation below the limit, from which on all evaluations
-        of the next 200 steps are below it. A run that ends earlier is not solved.
+        The first step such that the losses of its evaluation and of all evaluations in
+        the next 200 steps are below the limit. A run that ends before these 200 steps
+        has not solved the task.
     """
     first = None
     for step, loss in zip(validation["step"], validation["loss"], strict=True):

@@ -67,7 +67,7 @@ def paint(chart: Chart, axes) -> None:
 
 
 def _apart(values: Sequence[float], low: float, high: float) -> list[float]:
-    """Those of some rising values whose labels do not touch on a logit axis."""
+    """The rising values without those whose labels would overlap on a logit axis."""
 
     def height(value: float) -> float:
         return math.log(value / (1 - value))

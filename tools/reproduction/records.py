@@ -24,7 +24,7 @@ ENDED = (*runs.ENDED, "diverged")
 # largest number of points of a training curve; each is a median of some steps
 POINTS = 200
 
-# entries of a configuration that name folders of the machine
+# entries of a config that name folders on the machine where the run was made
 PLACES = ("root", "command")
 
 

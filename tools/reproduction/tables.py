@@ -238,7 +238,7 @@ def runs(records: Records) -> str:
 
 
 def _training(config: Mapping[str, Any]) -> str:
-    """Map, base, initial values, optimizers and rates of a run, as they were resolved.
+    """Map, base, initial values, optimizers and rates of a run, with all defaults.
 
     They are read from the record, not from the command, so a new default cannot change
     what is said about an old run.

@@ -42,7 +42,8 @@ class Verdict:
 NOT_RUN = Verdict("not run yet")
 
 
-# a function from the runs and the small experiments to our verdict
+# A function from the runs and the small experiments to our verdict. The functions below
+# are judges, or return one.
 Judge = Callable[[Records, Records], Verdict]
 
 
@@ -59,7 +60,7 @@ def _spikes(r: Record) -> str:
 
 
 def converges(experiment: str) -> Judge:
-    """A judge of whether ExpRNN solves a task with every seed and is never unstable."""
+    """Judges whether ExpRNN solves a task with every seed and is never unstable."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         runs = sorted(group(records, experiment, "exprnn-190"), key=seed)
@@ -85,7 +86,7 @@ def _when(step: float | None) -> str:
 
 
 def unstable(experiment: str, network: str) -> Judge:
-    """A judge of whether all runs are unstable: `UNSTABLE` spikes or more."""
+    """Judges whether all runs are unstable: `UNSTABLE` spikes or more."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         runs = group(records, experiment, network)
@@ -100,7 +101,7 @@ def unstable(experiment: str, network: str) -> Judge:
 
 
 def stays(experiment: str) -> Judge:
-    """A judge of whether the LSTM stays above 90 % of the baseline, in every run."""
+    """Judges whether the LSTM stays above 90 % of the baseline, in every run."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         runs = group(records, experiment, "lstm-68")
@@ -175,7 +176,7 @@ def _late(step: float | None) -> float:
 
 
 def faster(experiment: str, rival: str) -> Judge:
-    """A judge of whether ExpRNN 170 leads a rival after equally many epochs."""
+    """Judges whether ExpRNN 170 leads a rival after equally many epochs."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         ours = group(records, experiment, "exprnn-170")
@@ -216,7 +217,7 @@ def _with_range(runs: Sequence[Record], epoch: int) -> str:
 
 
 def gated(network: str) -> Judge:
-    """A judge of whether a gated cell is ahead of ExpRNN after 5 epochs."""
+    """Judges whether a gated cell is ahead of ExpRNN after 5 epochs."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         ours = group(records, "pmnist", "exprnn-170")
@@ -231,7 +232,7 @@ def gated(network: str) -> Judge:
 
 
 def accuracy(experiment: str) -> Judge:
-    """A judge of whether ExpRNN 170 reaches the accuracy in the paper's table."""
+    """Judges whether ExpRNN 170 reaches the accuracy in the paper's table."""
 
     def verdict(records: Records, _experiments: Records) -> Verdict:
         runs = group(records, experiment, "exprnn-170")
@@ -271,7 +272,7 @@ NEGLIGIBLE = 1.05
 
 
 def cheap(times: int) -> Judge:
-    """A judge of whether the constraint adds little to a step of ExpRNN, n = 512."""
+    """Judges whether the constraint adds little to a step of ExpRNN, n = 512."""
 
     def verdict(_records: Records, experiments: Records) -> Verdict:
         record = experiments.get("cheapness", {"ratio": {}})
