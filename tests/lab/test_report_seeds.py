@@ -147,6 +147,16 @@ def test_a_curve_is_the_mean_of_the_runs_that_are_there():
     assert group.curve("accuracy", "test", against="seconds").x == [3, 6, 6]
 
 
+def test_a_record_without_seconds_has_no_place_on_their_axis():
+    """A record that lacks its seconds is left out of the curve against seconds."""
+    run = run_of(1, 0.2, 0.4)
+    first = {name: value for name, value in run.records[0].items() if name != "seconds"}
+    records = (first, *run.records[1:])
+    (group,) = seed_groups([Run(run.path, run.config, records, run.summary)])
+    assert group.curve("accuracy", "validation").x == [1, 2]
+    assert group.curve("accuracy", "validation", against="seconds").x == [4]
+
+
 def test_options_tell_rows_of_one_network_apart():
     """Options tell rows of one network apart; folder names said nothing to a reader."""
     runs = [run_of(s, lr=lr) for lr in (None, 0.1) for s in (1, 2)]

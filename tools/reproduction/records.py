@@ -44,7 +44,8 @@ def record(run: Run) -> dict[str, Any]:
         # The run was begun before processor time was measured, and was resumed later.
         # The time in its summary lacks the first steps.
         summary.pop("cpu_seconds", None)
-    steps, losses = run.curve("loss", "train")
+    curve = run.curve("loss", "train")
+    steps, losses = list(curve), list(curve.values())
     baseline = summary.get("baseline")
     thin = {
         "format": FORMAT,

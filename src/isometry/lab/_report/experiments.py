@@ -78,7 +78,7 @@ class ReportedExperiment:
             place = "in {} steps, selected on the test set as in the paper"
             return self.best_test, f"best test {self.word}", place
         name = f"test {self.word}"
-        if any(run.curve(self.metric, "validation")[1] for run in self.runs):
+        if any(run.curve(self.metric, "validation") for run in self.runs):
             return self.at_best_validation, name, "at the best validation in {} steps"
         return self.last_test, name, "after {} steps"
 
@@ -93,19 +93,18 @@ class ReportedExperiment:
             The value; None if there is no validation result yet, or if the metric was
             not measured at that step.
         """
-        steps, values = run.curve(self.metric, "validation")
-        if not values:
-            return None
-        step = steps[values.index(self.best(values))]
-        return dict(zip(*run.curve(name or self.metric, "test"), strict=True)).get(step)
+        values = run.curve(self.metric, "validation")
+        # None if there is no validation result; no test result has that step
+        step = self.best(values, key=values.__getitem__, default=None)
+        return run.curve(name or self.metric, "test").get(step)
 
     def best_test(self, run: Run) -> float | None:
         """The best value of the metric on the test set, over all steps."""
-        return self.best(run.curve(self.metric, "test")[1], default=None)
+        return self.best(run.curve(self.metric, "test").values(), default=None)
 
     def last_test(self, run: Run) -> float | None:
         """The last value of the metric on the test set."""
-        return next(reversed(run.curve(self.metric, "test")[1]), None)
+        return next(reversed(run.curve(self.metric, "test").values()), None)
 
     @property
     def best(self) -> Callable[..., Any]:
@@ -208,7 +207,7 @@ LAST = 5
 
 def final_loss(run: Run) -> float | None:
     """Median of the last training losses; None if no loss was recorded."""
-    _, losses = run.curve("loss", "train")
+    losses = [*run.curve("loss", "train").values()]
     return median(losses[-LAST:]) if losses else None
 
 

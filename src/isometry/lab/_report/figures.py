@@ -182,7 +182,7 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
 
 
 def _has(runs: Sequence[Run], what: str, split: str | None) -> bool:
-    return any(run.curve(what, split)[0] for run in runs)
+    return any(run.curve(what, split) for run in runs)
 
 
 def _words(quantity: Quantity) -> str:
@@ -202,7 +202,8 @@ def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: Axes) -> None
             _curve(axes, curve, look, is_mean=len(group.runs) > 1)
         for run in group.runs:
             if run.status == "diverged":
-                _cross(axes, run, look, quantity)
+                curve = SeedGroup((run,)).curve(what, split, against=against)
+                _cross(axes, curve, look)
     if baseline is not None:
         label = f"baseline {baseline:.4g}"
         axes.axhline(baseline, color=INK, lw=1, ls=(0, (1, 2)), label=label)
@@ -223,12 +224,12 @@ def _curve(axes: Axes, curve: Curve, look: Look, *, is_mean: bool) -> None:
         axes.fill_between(x, low, high, color=look.line["color"], alpha=0.18, lw=0)
 
 
-def _cross(axes: Axes, run: Run, look: Look, quantity: Quantity) -> None:
+def _cross(axes: Axes, curve: Curve, look: Look) -> None:
     """Draw a diverged run as a thin line that ends in a cross."""
-    x, y = run.curve(quantity.what, quantity.split, against=quantity.against)
-    points = thinned(Curve(x, y, y, y))
+    points = thinned(curve)
     axes.plot(points.x, points.middle, lw=0.8, **look.line)
-    axes.plot(x[-1:], y[-1:], color=look.line["color"], marker="x", ms=10, mew=2.5)
+    x, y = curve.x[-1:], curve.middle[-1:]
+    axes.plot(x, y, color=look.line["color"], marker="x", ms=10, mew=2.5)
 
 
 def _scale(axes: Axes, *, always: bool) -> None:

@@ -66,30 +66,23 @@ class Run:
             return max(numbers(r.get(entry) for r in self.records), default=0)
         return total
 
-    def curve(
-        self, what: str, split: str | None, *, against: str = "step"
-    ) -> tuple[list[float], list[float]]:
-        """The finite values that were recorded for a quantity, with their positions.
+    def curve(self, what: str, split: str | None) -> dict[float, float]:
+        """The finite values that were recorded for a quantity, keyed by step.
 
         Args:
-            what: name of the quantity: "loss", "accuracy", "orthogonality" ...
+            what: name of the quantity: "loss", "accuracy", "seconds" ...
             split: "train", "validation" or "test"; None for a quantity that does not
-                depend on data. With None, if several records have the same position,
-                the last one is used.
-            against: the horizontal axis, "step" or "seconds".
+                depend on data.
 
         Returns:
-            The positions on the horizontal axis, and the values.
+            The values. If several records have the same step, the last one is used.
         """
-        points = [
-            (as_number(r.get(against)), as_number(r.get(what)))
+        points = (
+            (as_number(r.get("step")), as_number(r.get(what)))
             for r in self.records
             if split is None or r.get("split", "train") == split
-        ]
-        finite = [(x, y) for x, y in points if x is not None and y is not None]
-        if split is None:
-            finite = list(dict(finite).items())
-        return [x for x, _ in finite], [y for _, y in finite]
+        )
+        return {x: y for x, y in points if x is not None and y is not None}
 
 
 # A function that reads a number from a run. It returns None if the run did not measure
@@ -297,12 +290,10 @@ class SeedGroup:
         x: dict[float, list[float]] = defaultdict(list)
         y: dict[float, list[float]] = defaultdict(list)
         for run in self.sound:
-            steps, values = run.curve(what, split)
-            places, _ = run.curve(what, split, against=against)
-            # if the axis shows seconds, leave out a run in which any record lacks them
-            if len(places) == len(steps):
-                for step, place, value in zip(steps, places, values, strict=True):
-                    x[step].append(place)
+            places = run.curve(against, split)
+            for step, value in run.curve(what, split).items():
+                if step in places:
+                    x[step].append(places[step])
                     y[step].append(value)
         steps = sorted(x)
         middle, low, high = ([f(y[s]) for s in steps] for f in (mean, min, max))
