@@ -199,7 +199,7 @@ def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: Axes) -> None
     for group, look in zip(groups, looks(groups), strict=True):
         curve = group.curve(what, split, against=against)
         if curve.x:
-            _curve(axes, curve, look, is_mean=len(group.runs) > 1)
+            _curve(axes, curve, look)
         for run in group.runs:
             if run.status == "diverged":
                 curve = SeedGroup((run,)).curve(what, split, against=against)
@@ -214,13 +214,14 @@ def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: Axes) -> None
     _scale(axes, always=what == "orthogonality")
 
 
-def _curve(axes: Axes, curve: Curve, look: Look, *, is_mean: bool) -> None:
+def _curve(axes: Axes, curve: Curve, look: Look) -> None:
+    """Draw a curve and, if there is one, the range around it."""
     x, middle, low, high = thinned(curve)
     # networks that share a colour are told apart by a few markers on their lines
     every = max(1, len(x) // 6)
     markers: dict[str, Any] = {"marker": look.marker, "markevery": every, "ms": 4.5}
     axes.plot(x, middle, lw=1.6, label=look.label, **look.line, **markers)
-    if is_mean or len(curve.x) > len(x):
+    if low != high:
         axes.fill_between(x, low, high, color=look.line["color"], alpha=0.18, lw=0)
 
 

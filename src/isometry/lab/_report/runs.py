@@ -181,10 +181,9 @@ _ENTRY_TYPES: dict[str, type] = {
 
 def _lines(path: Path) -> tuple[Record, ...]:
     """The JSON objects in a file, one per line, without an incomplete last line."""
-    if not path.is_file():
-        return ()
+    content = path.read_bytes() if path.is_file() else b""
     # do not fail if an incomplete last line is not valid UTF-8
-    lines = path.read_bytes().decode(errors="replace").splitlines()
+    lines = content.decode(errors="replace").splitlines()
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
