@@ -68,8 +68,8 @@ class ReportedExperiment:
 
         Returns:
             A function that reads the compared number from a run, the name of that
-            number, and words that say when it was measured, with a place for the number
-            of steps.
+            number, and words that say when it was measured, with `{}` in place of the
+            number of steps.
         """
         if self.metric == "loss":
             return final_loss, "final training loss", "after {} steps"
@@ -94,7 +94,7 @@ class ReportedExperiment:
             not measured at that step.
         """
         values = run.curve(self.metric, "validation")
-        # None if there is no validation result; no test result has that step
+        # without validation results, `step` is None, and no test result belongs to it
         step = self.best(values, key=values.__getitem__, default=None)
         return run.curve(name or self.metric, "test").get(step)
 
