@@ -36,16 +36,18 @@ def config_of(words: str) -> Config:
     return read(options)[0]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "copying", "--help"]], ids=str)
+@pytest.mark.parametrize(
+    "words", ["", *_cli.COMMANDS, "train copying", "sweep copying"]
+)
 def test_help_imports_nothing_heavy(words):
     """`--help` takes a tenth of a second, since it imports nothing heavy."""
     code = f"""
 import sys
 from isometry.lab._cli import main
 try:
-    main({words!r})
+    main({[*words.split(), "--help"]!r})
 except SystemExit:
-    sys.exit(bool({{"torch", "numpy", "matplotlib"}} & sys.modules.keys()))
+    sys.exit(bool({{"torch", "numpy", "matplotlib", "ray"}} & sys.modules.keys()))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], check=False, capture_output=True, text=True

@@ -1,8 +1,6 @@
 """A report shows what the folders of runs contain, in whatever state they are."""
 
 import json
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -215,12 +213,3 @@ def test_the_command_names_a_place_that_is_none(tmp_path, capsys):
 def test_the_command_names_what_is_no_run(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
-
-
-def test_commands_start_without_what_draws():
-    """`isometry --help` imports neither torch nor matplotlib, which take seconds."""
-    code = (
-        "import sys, isometry.lab._report.command, isometry.lab._sweep.reproduce;"
-        "sys.exit(bool({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
