@@ -189,7 +189,6 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
             f"`isometry train {task} --help` lists them."
         )
     task_options = asdict(_options.make(kind, own))
-    training = _options.make(Training, common)
     # store absolute paths, since the run may be resumed from another folder
     for name in sorted(kind.paths):
         if (path := task_options[name]) is not None:
@@ -197,7 +196,7 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
             task_options[name] = values[name]
     words = [word for k, v in values.items() for word in _options.spell(k, v)]
     command = shlex.join(["isometry", "train", task, *words])
-    return Config(task, task_options, training, command), out
+    return Config(task, task_options, Training(**common), command), out
 
 
 def read_file(path: Path) -> dict[str, Any]:

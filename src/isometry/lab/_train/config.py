@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from isometry.lab._files import CONFIG, RunError, damaged
-from isometry.lab._options import check_types, make, option_of, select, spell
+from isometry.lab._options import check_types, option_of, select, spell
 
 if TYPE_CHECKING:
     from isometry.lab.network import Recipe
@@ -197,7 +197,7 @@ class Config:
         for name in ("task_options", "recipe", "about"):
             if not isinstance(value := entries.get(name, {}), dict):
                 raise TypeError(f"{name} {value!r:.60}")
-        entries["training"] = make(Training, select(Training, flat))
+        entries["training"] = Training(**select(Training, flat))
         return cls(**entries)
 
     def changed(self, options: Mapping[str, Any]) -> Self:
@@ -218,7 +218,7 @@ class Config:
         # a new length, in iterations or in epochs, replaces the old length
         reset = dict.fromkeys(_LENGTHS if options.keys() & _LENGTHS else ())
         changes = reset | dict(options)
-        training = make(Training, asdict(self.training) | changes)
+        training = replace(self.training, **changes)
         if not self.command:
             return replace(self, training=training)
         old = {w for name in changes for w in (option_of(name), *spell(name, False))}
