@@ -330,22 +330,23 @@ class Registry(Generic[Thing]):
                 is unsuitable.
             TypeError: if the class is unsuitable.
         """
-        if isinstance(name, str):
-            if name in self.known:
-                return self.known[name]
-            if name in self:
-                return self.add(name, self._entries()[name].load())
-            if REFERENCE.fullmatch(name):
-                if trust is True or (trust and name in trust):
-                    return self.add(name, self._import(name))
-                raise ValueError(
-                    f"`{self.what}` must be registered, or a class that you trust; got "
-                    f"{name}, which comes from a file. To import its code, add "
-                    f"`--trust` (in Python, `trust=True`)."
-                )
+        # a file may hold a value of any type
+        word = str(name)
+        if word in self.known:
+            return self.known[word]
+        if word in self:
+            return self.add(word, self._entries()[word].load())
+        if not REFERENCE.fullmatch(word):
+            raise ValueError(
+                f"`{self.what}` must be one of {', '.join(self)}, or a class as "
+                f"package.module:Class; got {name!r}.{suggestion(word, self)}"
+            )
+        if trust is True or (trust and word in trust):
+            return self.add(word, self._import(word))
         raise ValueError(
-            f"`{self.what}` must be one of {', '.join(self)}, or a class as "
-            f"package.module:Class; got {name!r}.{suggestion(str(name), self)}"
+            f"`{self.what}` must be registered, or a class that you trust; got "
+            f"{word}, which comes from a file. To import its code, add `--trust` (in "
+            f"Python, `trust=True`)."
         )
 
     def _import(self, name: str) -> Any:
