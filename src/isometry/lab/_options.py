@@ -116,8 +116,7 @@ def make(config: type[Instance], values: Mapping[str, Any]) -> Instance:
         TypeError: if a field without a default has no value.
     """
     check_types(config, values)
-    kind: Any = config
-    return kind(**values)
+    return config(**values)
 
 
 def select(config: type, values: Mapping[str, Any]) -> dict[str, Any]:

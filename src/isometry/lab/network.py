@@ -342,15 +342,14 @@ USUAL = Schedule(
 )
 
 
-def accept(value: Any) -> Network:
+def accept(kind: Any) -> Network:
     """A `Network`, or a user's own class of networks as one, after a check."""
-    if isinstance(value, Network):
-        return value
-    if not (isinstance(value, type) and issubclass(value, nn.Module)):
+    if isinstance(kind, Network):
+        return kind
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise TypeError(
-            f"`model` must be a class that derives from torch.nn.Module; got {value!r}."
+            f"`model` must be a class that derives from torch.nn.Module; got {kind!r}."
         )
-    kind: Any = value
     signature = inspect.signature(kind)
     # a class that takes `output_size` has its own output layer; others are given one
     has_output = "output_size" in signature.parameters
@@ -368,7 +367,7 @@ def accept(value: Any) -> Network:
     except TypeError as error:
         raise ValueError(
             f"`model` must be a class that is called with `input_size`, `hidden_size` "
-            f"and, if it makes its own output layer, `output_size`; got {value!r}: "
+            f"and, if it makes its own output layer, `output_size`; got {kind!r}: "
             f"{error}. Give its other arguments a default."
         ) from error
     schedule = getattr(kind, "schedule", USUAL)

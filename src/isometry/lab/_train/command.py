@@ -224,10 +224,8 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
     add = functools.partial(parser.add_argument, type=Path, default=argparse.SUPPRESS)
     spelling = "spelled with underscores; options on the command line take precedence"
     add("--config", metavar="FILE", help=f"TOML file with options, {spelling}")
-    usual = "by default a new folder under the user's data directory"
-    add(
-        "--out", metavar="DIR", help=f"folder of the run, which must not exist; {usual}"
-    )
+    text = "folder of the run, which must not exist; by default a new one under the "
+    add("--out", metavar="DIR", help=f"{text}user's data directory")
 
 
 def _verdict(folder: Path, summary: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import TASKS
 from isometry.optim import RiemannianSGD
 
+# whether classes that are not registered may be imported, or which of them, by name
 Trust = bool | Collection[str]
 Own = TypeVar("Own", bound=type)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,7 @@ def train(config: Config, out: Path | str | None = None) -> RunOutcome:
             raise
 
 
-def resume(
-    folder: Path | str, *, trust: bool | Collection[str] = False, **options: Any
-) -> RunOutcome:
+def resume(folder: Path | str, *, trust: Trust = False, **options: Any) -> RunOutcome:
     """Resume a run from its last checkpoint, as if it had never stopped.
 
     A finished run continues if `iterations` or `epochs` ask for more steps. A solved
@@ -159,7 +157,7 @@ def resume(
 
 
 def load_model(
-    folder: Path | str, *, best: bool = False, trust: bool | Collection[str] = False
+    folder: Path | str, *, best: bool = False, trust: Trust = False
 ) -> nn.Module:
     """The model of a run with its trained weights, on the CPU, in evaluation mode.
 
@@ -347,8 +345,8 @@ def _sum_up(trainer: Trainer, status: Status, scores: Mapping[str, Any]) -> RunO
 def _greeting(experiment: Experiment, folder: Path | None, step: int) -> str:
     config, baseline = experiment.config, experiment.task.baseline
     training, count = config.training, isometry.count_parameters(experiment.model)
-    parts = [f"{config.task}: {training.model}", f"n = {training.hidden_size}"]
-    parts += [f"{count} parameters"]
+    sizes = f"n = {training.hidden_size}, {count} parameters"
+    parts = [f"{config.task}: {training.model}, {sizes}"]
     parts += [] if baseline is None else [f"baseline {baseline:.5g}"]
     parts += [f"from step {step}"] if step else []
     return f"{', '.join(parts)}; {folder}"
