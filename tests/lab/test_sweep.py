@@ -273,9 +273,10 @@ def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
 
     A terminal sends the signal to all processes, but runs wait for the sweep's word.
     """
+    out = tmp_path / "my sweep"
     options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}
     runs = expand("copying", SMALL | options)
-    first, second, third = (tmp_path / name for name in runs)
+    first, second, third = (out / name for name in runs)
     early: list[bool] = []
 
     def interrupt() -> None:
@@ -294,12 +295,12 @@ def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
     thread = threading.Thread(target=interrupt)
     thread.start()
     line = ["sweep", "copying", *words(**options), "--jobs", "2"]
-    assert main([*line, "--out", str(tmp_path)]) == 130
+    assert main([*line, "--out", str(out)]) == 130
     thread.join()
     output = capfd.readouterr()
     assert output.out == ""
     assert "Traceback" not in output.err
-    assert f"Resume with: isometry sweep --resume {tmp_path}" in output.err
+    assert f"Resume with: isometry sweep --resume '{out}'" in output.err
     assert early == [False, False]
     assert [read_run(f).status for f in (first, second)] == ["interrupted"] * 2
     assert not third.exists()

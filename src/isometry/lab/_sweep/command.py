@@ -45,7 +45,9 @@ def main(options: argparse.Namespace) -> int:
 
     def again(runs: plan.Plan) -> str:
         own = any(":" in f"{c.task}{c.training.model}" for c in runs.values())
-        return f"Resume with: isometry sweep --resume {out}{' --trust' if own else ''}"
+        trust = ("--trust",) if own else ()
+        words = ("isometry", "sweep", "--resume", str(out), *trust)
+        return f"Resume with: {shlex.join(words)}"
 
     return perform("sweep", values | {"out": out}, planned, again)
 
