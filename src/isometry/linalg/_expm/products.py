@@ -106,7 +106,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
         return plan
     worth = np.take(costs, _plan_for(lower, dtype)) < np.take(costs, plan)
     if worth.any():
-        V = W[2:4] if worth.all() else W[2:4, torch.from_numpy(worth).to(W.device)]
+        V = W[2:4] if worth.all() else W[2:4, torch.from_numpy(worth)]
         plan[worth] = np.minimum(plan[worth], _sharper_plan(backend, V))
     return plan
 
