@@ -15,6 +15,7 @@ stored as a row of coefficients, one for each slot.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 Row = tuple[float, ...]
 
@@ -32,12 +33,12 @@ class Polynomial:
 
     rows: tuple[Row, ...]
 
-    @property
+    @cached_property
     def powers(self) -> int:
         """2 for A and A^2; 3 for A, A^2 and A^4."""
         return len(self.rows[0]) - 1
 
-    @property
+    @cached_property
     def stages(self) -> list[tuple[Row, Row, bool]]:
         """L and R of each product that follows the powers, and whether it is a square.
 
@@ -46,7 +47,7 @@ class Polynomial:
         pairs = zip(self.rows[:-1:2], self.rows[1::2], strict=True)
         return [(L, R, L == R and L[0] == L[1] == 0) for L, R in pairs]
 
-    @property
+    @cached_property
     def products(self) -> int:
         """The number of products, which is also how many slots the last one reads."""
         return len(self.rows[-1]) - 1
