@@ -197,14 +197,16 @@ class _Options(TypedDict, total=False):
     rebase_radius: float | None
 
 
+class _MapAndOptions(_Options, total=False):
+    """The options of `constrain`, and the map where it must be passed by keyword."""
+
+    retraction: MapLike
+
+
 # Without a manifold, `constrain(layer)` must not pass a type checker.
 @overload
 def constrain(
-    module: Layer,
-    name: AbstractManifold,
-    *,
-    retraction: MapLike = "exp",
-    **options: Unpack[_Options],
+    module: Layer, name: AbstractManifold, **options: Unpack[_MapAndOptions]
 ) -> Layer: ...
 @overload
 def constrain(
@@ -212,8 +214,7 @@ def constrain(
     name: str = "weight",
     *,
     manifold: AbstractManifold,
-    retraction: MapLike = "exp",
-    **options: Unpack[_Options],
+    **options: Unpack[_MapAndOptions],
 ) -> Layer: ...
 @overload
 def constrain(
