@@ -100,7 +100,7 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
 def _diagnosis(
     manifold: AbstractManifold, Q: Tensor, numbers: tuple[float | None, float | None]
 ) -> Diagnosis:
-    """The diagnosis of the weight `Q`, whose map has the numbers of `_map_numbers`."""
+    """The diagnosis of the weight `Q`, with the numbers that `_map_numbers` returns."""
     square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
     errors = unitarity_defect(frames) / max(frames.shape[-1], 1) ** 0.5

@@ -196,14 +196,13 @@ def _peer_weight(
     X = in_float32_or_wider(saved)
     base = state.pop(f"{prefix}0.base", None)
     wide = X.shape[-2] < X.shape[-1]
-    n = max(X.shape[-2:])
-    if base is not None and tuple(base.shape) != (*X.shape[:-2], n, n):
-        raise ValueError(
-            f"`{prefix}0.base` must have shape {(*X.shape[:-2], n, n)}; got "
-            f"{tuple(base.shape)}. Load a checkpoint from torch's `orthogonal` or "
-            f"from geotorch."
-        )
     X = X.mT if wide else X
+    shape = (*X.shape[:-1], X.shape[-2])
+    if base is not None and tuple(base.shape) != shape:
+        raise ValueError(
+            f"`{prefix}0.base` must have shape {shape}; got {tuple(base.shape)}. Load "
+            f"a checkpoint from torch's `orthogonal` or from geotorch."
+        )
     constraint = entry.constraint
     with autocast_off(X.device):
         phi = _map_if_certain(entry.key, X) if choice is None else _peer_map(choice)

@@ -59,7 +59,7 @@ def adapt(module: nn.Module, name: str) -> None:
 
 
 def _wrapped(method: Method, wrapper: Method) -> Method:
-    """A method that calls `wrapper`, with the method to wrap as its first argument."""
+    """A method that calls `wrapper` and passes it, as first argument, `method`."""
 
     @functools.wraps(method)
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +69,7 @@ def _wrapped(method: Method, wrapper: Method) -> Method:
 
 
 def _reset(reset: Method, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Wrap `reset_parameters`, so that it initializes weights, not coordinates."""
+    """Takes the place of `reset_parameters`: initializes weights, not coordinates."""
     with ExitStack() as stack:
         for coordinates in coordinates_of(module).values():
             stack.enter_context(coordinates.initializing())
@@ -79,7 +79,7 @@ def _reset(reset: Method, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _register(
     register: Method, module: nn.Module, name: str, param: nn.Parameter | None
 ) -> None:
-    """Wrap `register_parameter`, so that no parameter can replace the weight."""
+    """Takes the place of `register_parameter`: no parameter can replace a weight."""
     if name in coordinates_of(module):
         raise TypeError(
             f"`{name}` must be assigned as a plain tensor, since it is constrained; "
@@ -92,7 +92,10 @@ def _register(
 def _load(
     load: Method, module: nn.Module, state: dict[str, Any], prefix: str, *args: Any
 ) -> None:
-    """Wrap `_load_from_state_dict` to refuse plain weights, even if `strict=False`."""
+    """Takes the place of `_load_from_state_dict`: refuses plain weights.
+
+    They are refused even if `strict=False`.
+    """
     errors: list[str] = args[-1]
     for name in coordinates_of(module):
         saved = f"{prefix}parametrizations.{name}.0.map"
@@ -106,7 +109,7 @@ def _load(
 
 
 def _deepcopy(deepcopy: Method, module: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """Wrap `__deepcopy__`, so that each copy has a class of its own."""
+    """Takes the place of `__deepcopy__`: each copy gets a class of its own."""
     result = deepcopy(module, memo)
     # a user's own `__deepcopy__` may return an object of another class
     if type(result) is type(module):
@@ -146,7 +149,7 @@ def restore_weights(module: nn.Module) -> None:
 
 
 def _forward(forward: Method, module: Any, *args: Any, **kwargs: Any) -> Any:
-    """Wrap `forward`, so that a pass computes each weight only once.
+    """Takes the place of `forward`: a pass computes each weight only once.
 
     Torch's `forward` reads each weight many times.
     """

@@ -295,7 +295,7 @@ def constrain(
 def _matrices(
     target: Target[Layer], blocks: int, det: Literal[1] | None
 ) -> tuple[AbstractManifold, Layout]:
-    """The manifold that fits the shape and dtype of a weight, and `det`; its layout."""
+    """The manifold that fits a weight and `det`, and the layout of the weight."""
     weight, name = target.weight, target.name
     if weight.ndim < 2:
         raise ValueError(
