@@ -16,12 +16,11 @@ from isometry.parametrizations._layout import Layout
 
 _Map = TypeVar("_Map", bound=AbstractMap)
 
-# The column norms that `_looks_initialized` recognizes: the gains of
-# `nn.init.calculate_gain` with the usual slope of leaky_relu, and the square roots of 3
-# and 4, for three or four stacked orthogonal matrices, as in the gates of nn.GRU and
-# nn.LSTM. A matrix with other norms must not be recognized. For instance, the first
-# step of Adam gives coordinates of equal absolute value, whose columns can be
-# orthogonal.
+# The column norms that `is_filled` recognizes: the gains of `nn.init.calculate_gain`
+# with the usual slope of leaky_relu, and the square roots of 3 and 4, for three or four
+# stacked orthogonal matrices, as in the gates of nn.GRU and nn.LSTM. A matrix with
+# other norms must not be recognized. For instance, the first step of Adam gives
+# coordinates of equal absolute value, whose columns can be orthogonal.
 _GAINS = (1.0, 5 / 3, 2**0.5, (2 / 1.0001) ** 0.5, 0.75, 3**0.5, 2.0)
 
 
@@ -91,8 +90,37 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         return None
 
     def is_filled(self, X: Tensor) -> bool:
-        """Whether `nn.init` may have filled coordinates; see `_looks_initialized`."""
-        return _looks_initialized(X, self.layout.points(X))
+        """Whether `X` looks filled by `nn.init.orthogonal_` or `eye_`, and is not skew.
+
+        A loop such as `for name, p in rnn.named_parameters(): if "weight_hh" in name:
+        nn.init.orthogonal_(p)` overwrites the coordinates of a constrained weight,
+        because their name contains the name of the weight. The user wants the weight to
+        be that orthogonal matrix, but its entries would be used as coordinates, which
+        give another weight.
+
+        Returns:
+            True for an orthogonal matrix times one of `_GAINS`, unless the points of
+            `X` are skew or the matrix has a single row or column.
+        """
+        # the matrix that `nn.init.orthogonal_` would make orthogonal
+        M = X.flatten(1) if X.ndim > 1 else X[None]
+        M = M.mH if M.shape[0] < M.shape[1] else M
+        n, k = M.shape
+        # If `nn.init.orthogonal_` did not write X, the norms of the first two columns
+        # are almost never both equal to one of the gains, so test them first. A single
+        # column may have such a norm by chance, so it proves nothing.
+        if k < 2:
+            return False
+        squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()
+        gains = [g for g in _GAINS if all(abs(s / g**2 - 1) < 1e-3 for s in squares)]
+        if not gains:
+            return False
+        # coordinates that are skew are valid, even if they are orthogonal
+        points = self.layout.points(X)
+        if points.shape[-2] == points.shape[-1] and torch.equal(points, -points.mH):
+            return False
+        defect = min(float(unitarity_defect(M / gain)) for gain in gains)
+        return defect <= 10 * k * n**0.5 * torch.finfo(M.dtype).eps
 
     def refuse_filled(self, X: Tensor) -> None:
         """Raise if coordinates were initialized as if they were the weight.
@@ -206,40 +234,3 @@ def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
     # order. With k orthonormal columns, |Q|_2 is 1, and |dQ|_F is at most
     # (eps / 2) sqrt(k). The factor 1.1 covers the second-order term.
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5
-
-
-def _looks_initialized(X: Tensor, points: Tensor) -> bool:
-    """Whether `X` looks filled by `nn.init.orthogonal_` or `eye_`, and is not skew.
-
-    A loop such as `for name, p in rnn.named_parameters(): if "weight_hh" in name:
-    nn.init.orthogonal_(p)` overwrites the coordinates of a constrained weight, because
-    their name contains the name of the weight. The user wants the weight to be that
-    orthogonal matrix, but its entries would be used as coordinates, which give another
-    weight.
-
-    Args:
-        X: coordinates.
-        points: the coordinates `X`, arranged like points of the manifold.
-
-    Returns:
-        True for an orthogonal matrix times one of `_GAINS`, unless `points` is skew or
-        the matrix has a single row or column.
-    """
-    # the matrix that `nn.init.orthogonal_` would make orthogonal
-    M = X.flatten(1) if X.ndim > 1 else X[None]
-    M = M.mH if M.shape[0] < M.shape[1] else M
-    n, k = M.shape
-    # If `nn.init.orthogonal_` did not write X, the norms of the first two columns are
-    # almost never both equal to one of the gains, so test them first. A single column
-    # may have such a norm by chance, so it proves nothing.
-    if k < 2:
-        return False
-    squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()
-    gains = [g for g in _GAINS if all(abs(s / g**2 - 1) < 1e-3 for s in squares)]
-    if not gains:
-        return False
-    # coordinates that are skew are valid, even if they are orthogonal
-    if points.shape[-2] == points.shape[-1] and torch.equal(points, -points.mH):
-        return False
-    defect = min(float(unitarity_defect(M / gain)) for gain in gains)
-    return defect <= 10 * k * n**0.5 * torch.finfo(M.dtype).eps

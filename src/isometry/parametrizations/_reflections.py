@@ -79,7 +79,7 @@ class Reflections(AbstractConstraint[Householder]):
             d.copy_(unit)
 
     def is_filled(self, X: Tensor) -> bool:
-        """Whether `nn.init` may have filled coordinates; see `_looks_initialized`.
+        """Whether `X` looks filled by `nn.init`, and is not lower triangular.
 
         Lower triangular coordinates do not count: `start` computes such coordinates,
         and they can be orthogonal, for instance if the weight is diagonal.

@@ -185,6 +185,9 @@ def check_place(module: nn.Module, name: str, parameter: Any) -> None:
 
     torch calls this whenever a parameter is registered.
     """
+    # almost no parameter holds coordinates, and the search below takes up to a second
+    if not holds_coordinates(parameter) or isinstance(module, ParametrizationList):
+        return
     # If coordinates replace an existing parameter, someone is tying weights, which is
     # refused. Compilers, exporters and `nn.ParameterList` add coordinates under a new
     # name, which is harmless.
@@ -193,10 +196,7 @@ def check_place(module: nn.Module, name: str, parameter: Any) -> None:
     # registers the parameter under the weight's name. A tied module may still need the
     # coordinates, so this case is checked too.
     was_constrained = manifold_of(module, name) is not None
-    if isinstance(module, ParametrizationList) or not (replaces or was_constrained):
-        return
-    # the search below takes up to a second, and almost no parameter holds coordinates
-    if not holds_coordinates(parameter):
+    if not (replaces or was_constrained):
         return
     for owner in _modules():
         for holder in coordinates_of(owner).values():
