@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from isometry._backend import TimeSteps
-from isometry._checks import check_flags
 from isometry._torch import autocast_off, needs_plain_operations
 from isometry.groups import SO
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
@@ -76,13 +75,6 @@ class GatedCell(AbstractNamedCell):
         self, network: "AbstractGated", inputs: int, *, generator: Any, **place: Any
     ) -> None:
         super().__init__(inputs, network.hidden_size)
-        bias, candidate_bias = network.bias, network.candidate_bias
-        check_flags(bias=bias, candidate_bias=candidate_bias)
-        if candidate_bias and not bias:
-            raise ValueError(
-                "`candidate_bias` must be False without `bias`; got True. Pass "
-                "`bias=True`, or leave `candidate_bias` out."
-            )
         self.gates, self.states = network.gates, network.gates.states
         k, n = self.gates.number, self.hidden_size
 
@@ -90,8 +82,8 @@ class GatedCell(AbstractNamedCell):
             return nn.Parameter(torch.empty(*shape, **place))
 
         self.weight_ih, self.weight_hh = empty(k * n, inputs), empty(k, n, n)
-        self.bias = empty(k * n) if bias else None
-        self.bias_hn = empty(n) if candidate_bias else None
+        self.bias = empty(k * n) if network.bias else None
+        self.bias_hn = empty(n) if network.candidate_bias else None
         self.reset_parameters()
         # Each matrix starts at its base. If the base were the identity instead, random
         # matrices would have angles near pi. At such angles exp is no longer
@@ -366,6 +358,14 @@ class ExpGRU(AbstractGated):
     dtype: InitVar[torch.dtype | None] = None
     _: KW_ONLY
     candidate_bias: bool = False
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        if self.candidate_bias and not self.bias:
+            raise ValueError(
+                "`candidate_bias` must be False without `bias`; got True. Pass "
+                "`bias=True`, or leave `candidate_bias` out."
+            )
 
 
 forget_place(ExpLSTM)

@@ -208,7 +208,8 @@ class AbstractRecurrent(nn.Module, ABC):
 
     def __post_init__(self, generator: Any, *place: Any) -> None:
         super().__init__()
-        flags = ("batch_first", "bidirectional", "last_only")
+        # an option is a flag if its default is one
+        flags = [flag.name for flag in fields(self) if isinstance(flag.default, bool)]
         check_flags(**{name: getattr(self, name) for name in flags})
         check_sizes(num_layers=self.num_layers)
         self._check_options()
@@ -333,9 +334,8 @@ class AbstractRecurrent(nn.Module, ABC):
     def extra_repr(self) -> str:
         """The sizes, and the options that differ from their defaults."""
         parts = [f"{self.input_size}, {self.hidden_size}"]
-        options = fields(cast("Any", self))
         # keyword-only options come last, as in the constructor
-        for option in sorted(options, key=lambda option: option.kw_only is True):
+        for option in sorted(fields(self), key=lambda option: option.kw_only is True):
             value = getattr(self, option.name)
             if option.default not in (MISSING, value):
                 parts.append(f"{option.name}={value!r}")

@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from isometry._backend.nonlinearities import modrelu
-from isometry._checks import check_flags
 from isometry.nn._recurrent import check_choice, is_positive
 from isometry.nn._scan import real_form
 from isometry.nn.comparators.cell import (
@@ -232,7 +231,6 @@ class EURNNCell(AbstractLoopCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, capacity, style = self.hidden_size, self.options.capacity, self.options.style
-        check_flags(unitary=self.options.unitary)
         check_choice("style", style, get_args(Style), "The paper uses 'tunable'.")
         if style == "fft" and (n < 2 or n & (n - 1)):
             raise ValueError(
