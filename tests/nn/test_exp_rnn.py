@@ -253,3 +253,6 @@ def test_says_what_is_not_usual():
     assert "3, 5, bias=False, init='haar'" in repr(
         ExpRNN(3, 5, bias=False, init="haar")
     )
+    # positional options come first, as in the constructor
+    text = repr(ExpGRU(3, 5, batch_first=True, init="identity", candidate_bias=True))
+    assert "3, 5, batch_first=True, init='identity', candidate_bias=True" in text
