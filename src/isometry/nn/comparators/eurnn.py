@@ -74,13 +74,13 @@ class BlockRotation:
     margin, from their neighbours. Zeros stand for coordinates that do not exist.
 
     Attributes:
-        layers: the indices of the layers.
+        layers: the layers, in the order in which they act.
         shape: (outer, size, inner), where the coordinates of a set run along `size`.
         margin: how many neighbours a block reads on either side of its set. A margin
             needs inner = 1.
     """
 
-    layers: slice
+    layers: list[RotationLayer]
     shape: tuple[int, int, int]
     margin: int = 0
 
@@ -94,17 +94,34 @@ class BlockRotation:
         if self.margin:
             after = self.margin + outer * size - h.shape[1]
             h = pad(h, (0, 0, self.margin, after))
-            h = h.unfold(1, size + 2 * self.margin, size).unsqueeze(2)
-        else:
-            h = h.unflatten(1, self.shape).movedim(2, -1)
-        # the axes are now (rows, outer, inner, c, coordinates of a block)
-        return h.permute(1, 2, 0, 4, 3).flatten(3).flatten(0, 1)
+            # the axes become (rows, blocks, c, coordinates of a block)
+            h = h.unfold(1, size + 2 * self.margin, size)
+            return h.permute(1, 0, 3, 2).flatten(2)
+        h = h.unflatten(1, self.shape).permute(1, 3, 0, 2, 4)
+        return h.flatten(3).flatten(0, 1)
 
     def scatter(self, h: Tensor) -> Tensor:
         """Put the results of all blocks, (blocks, rows, size * c), back in order."""
         outer, size, inner = self.shape
         h = h.unflatten(0, (outer, inner)).unflatten(3, (size, -1))
         return h.permute(2, 0, 3, 1, 4).flatten(1, 3)
+
+    def blocks(self, factors: Tensor) -> Tensor:
+        """The matrices of all blocks, which multiply columns of real numbers.
+
+        `factors` has `keep` and `cross` of each layer, as in `Planes`.
+        """
+        _, size, inner = self.shape
+        reads = self.gather(factors.flatten(0, 1)[..., None])
+        keeps, crosses = reads.unflatten(1, (-1, 2))[..., None, :].unbind(2)
+        eye = torch.eye(reads.shape[-1], dtype=reads.dtype, device=reads.device)
+        # Only the rows of the product that the block computes are needed. So begin with
+        # these rows of the identity, and multiply them by each layer from the right,
+        # the last layer first.
+        M = eye[self.margin : self.margin + size]
+        for i, layer in reversed([*enumerate(self.layers)]):
+            M = M * keeps[:, i] + layer.swap(M * crosses[:, i], inner)
+        return real_form(M) if M.is_complex() else M
 
 
 class Planes:
@@ -127,28 +144,28 @@ class Planes:
             self.shape, self.unused = (depth, n // 2), 0
             self.layers = [RotationLayer(n >> (level + 1)) for level in range(depth)]
             self.rotations = []
-            for numbers in _groups(depth, _FFT_LAYERS_TOGETHER):
-                inner = self.layers[numbers][-1].distance
-                size = 2 ** len(self.layers[numbers])
+            for layers in _groups(self.layers, _FFT_LAYERS_TOGETHER):
+                size, inner = 2 ** len(layers), layers[-1].distance
                 shape = (n // (size * inner), size, inner)
-                self.rotations.append(BlockRotation(numbers, shape))
+                self.rotations.append(BlockRotation(layers, shape))
             return
         self.shape, self.unused = (capacity // 2, n - 1), 1
         self.layers = [RotationLayer(1), RotationLayer(1, skip=1)] * (capacity // 2)
         size = _block_size(n, min(capacity, _LAYERS_TOGETHER))
         shape = (-(-n // size), size, 1)
         self.rotations = [
-            BlockRotation(numbers, shape, margin=len(self.layers[numbers]))
-            for numbers in _groups(capacity, _LAYERS_TOGETHER)
+            BlockRotation(layers, shape, margin=len(layers))
+            for layers in _groups(self.layers, _LAYERS_TOGETHER)
         ]
 
     def product(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> LinearFunction:
         r"""A function that applies all rotations and phases $e^{i\omega}$ to rows."""
-        factors = self._factors(theta, phi, omega)
-        blocks = [self._blocks(rotation, factors) for rotation in self.rotations]
-        blocks = [real_form(M) if M.is_complex() else M for M in blocks]
+        numbers = [len(rotation.layers) for rotation in self.rotations]
+        factors = self._factors(theta, phi, omega).split(numbers)
+        parts = zip(self.rotations, factors, strict=True)
+        blocks = [rotation.blocks(X) for rotation, X in parts]
 
         def advance(h: Tensor) -> Tensor:
             pairs = torch.view_as_real(h) if h.is_complex() else h[..., None]
@@ -162,7 +179,10 @@ class Planes:
     def _factors(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> Tensor:
-        """For each layer, `keep` and `cross`: h becomes h * keep + partner * cross."""
+        """`keep` and `cross` of each layer, which maps h to h * keep + partner * cross.
+
+        The shape is (layers, 2, n). In `partner`, the entries of each pair are swapped.
+        """
         rows = (-1, self.n // 2)
         theta = pad(theta, (0, self.unused)).view(rows)
         c, s, e = theta.cos(), theta.sin(), torch.ones_like(theta)
@@ -176,25 +196,10 @@ class Planes:
             factors[-1] = torch.polar(torch.ones_like(omega), omega) * factors[-1]
         return torch.stack(factors)
 
-    def _blocks(self, rotation: BlockRotation, factors: Tensor) -> Tensor:
-        """The matrices of a rotation's blocks, which multiply columns."""
-        (_, size, inner), margin = rotation.shape, rotation.margin
-        layers, factors = self.layers[rotation.layers], factors[rotation.layers]
-        reads = rotation.gather(factors.flatten(0, 1)[..., None])
-        keeps, crosses = reads.unflatten(1, (-1, 2))[..., None, :].unbind(2)
-        eye = torch.eye(reads.shape[-1], dtype=reads.dtype, device=reads.device)
-        # Only the rows of the product that the block computes are needed. So begin with
-        # these rows of the identity, and multiply them by each layer from the right,
-        # the last layer first.
-        M = eye[margin : margin + size]
-        for i, layer in reversed([*enumerate(layers)]):
-            M = M * keeps[:, i] + layer.swap(M * crosses[:, i], inner)
-        return M
 
-
-def _groups(layers: int, most: int) -> list[slice]:
-    """The indices of all layers, split into slices of at most `most` layers."""
-    return [slice(i, i + most) for i in range(0, layers, most)]
+def _groups(layers: list[RotationLayer], most: int) -> list[list[RotationLayer]]:
+    """The layers, split into lists of at most `most` consecutive ones."""
+    return [layers[i : i + most] for i in range(0, len(layers), most)]
 
 
 def _block_size(n: int, layers: int) -> int:
