@@ -248,15 +248,15 @@ def _adjoint(
         outputs: Any = unrolled(x, Weights(T, W, b, ctx.sigma), h0, ctx.run)
     cotangents = {i: g for i, g in enumerate((dH, dh_last)) if g is not None}
     # the first two arguments of `Scan.forward`, sigma and run, are not tensors
-    wanted = [i for i, need in enumerate(ctx.needs_input_grad[2:]) if need]
+    indices = [i for i, need in enumerate(ctx.needs_input_grad[2:]) if need]
     gradients = torch.autograd.grad(
         [outputs[i] for i in cotangents],
-        [inputs[i] for i in wanted],
+        [inputs[i] for i in indices],
         [*cotangents.values()],
         create_graph=torch.is_grad_enabled(),
         allow_unused=True,
     )
-    by_input = dict(zip(wanted, gradients, strict=True))
+    by_input = dict(zip(indices, gradients, strict=True))
     return [by_input.get(i) for i in range(len(inputs))]
 
 
