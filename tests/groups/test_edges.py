@@ -152,7 +152,7 @@ def test_logarithm_in_representations(group, rng):
 
 
 def test_the_nearest_point_of_a_group_with_one_element(rng):
-    """It is the identity, from anywhere; it used to be NaN from far away.
+    """The nearest point is the identity; from far away it used to be NaN.
 
     The random starts of Newton's method are zero, and were divided by their norm.
     """
