@@ -49,8 +49,7 @@ class Case:
 
     def ambient(self, *batch: int) -> Tensor:
         """Gaussian arrays with the shape of a point, scaled to Euclidean norm 1."""
-        shape = (*batch, *self.manifold.shape)
-        X = torch.randn(shape, dtype=self.dtype, generator=self.generator)
+        X = self.manifold.gaussian(*batch, dtype=self.dtype, generator=self.generator)
         return X / norm(self.manifold, X, keepdim=True).clamp(min=1e-30)
 
     def tangent(self, Q: Tensor, *, angle: float) -> Tensor:

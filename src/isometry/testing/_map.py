@@ -170,8 +170,7 @@ def _gradient(case: Case, claims: _Claims) -> None:
     def f(X: Tensor) -> Tensor:
         return claims.phi(skew(X))
 
-    shape = (2, *case.manifold.shape)
-    X = torch.randn(shape, dtype=case.dtype, generator=case.generator)
+    X = case.manifold.gaussian(2, dtype=case.dtype, generator=case.generator)
     for at in (X, torch.zeros_like(X)):
         if at.numel() and not gradcheck(f, at.requires_grad_(), raise_exception=False):
             case.fail("map", "have the right gradient", "`gradcheck` fails")
