@@ -103,7 +103,8 @@ class AbstractGroup(AbstractManifold):
 
         If the principal logarithm is in the Lie algebra, it is returned. Otherwise
         Newton's method finds a logarithm in the algebra, not always the shortest one.
-        Override this method in a group with a closed form.
+        The numbers in `Q` decide what is computed, so this is not possible on the meta
+        device and in `torch.vmap`. Override this method in a group with a closed form.
         """
         return derived_log(self, Q)
 

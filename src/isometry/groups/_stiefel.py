@@ -161,7 +161,7 @@ class Stiefel(AbstractUnrestricted):
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""$\pi$ minus the spectral norm of the skew matrix that moves `Q` along `E`.
 
-        This distance can be differentiated only once.
+        This distance can be differentiated only once, and only in reverse mode.
         """
         return math.pi - spectral_norm(_skew_in_span(Q, E))
 
@@ -193,7 +193,7 @@ def _skew_in_span(Q: Tensor, E: Tensor) -> Tensor:
 
 
 class _Once(torch.autograd.Function):
-    """The identity map, whose second derivative raises an error."""
+    """The identity map, which raises an error in a second derivative."""
 
     generate_vmap_rule = True
 
