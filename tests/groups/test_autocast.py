@@ -6,6 +6,7 @@ default `defect` of a group of one's own was wrong.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import isfunction
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from isometry._orthonormal import newton_schulz
 from isometry.groups import SO, AbstractGroup, AbstractManifold
+from isometry.linalg import polar
 from isometry.testing._points import maps_of
 from tests.groups.registry import MANIFOLDS, Adjoint, Spin, dtype_of
 
@@ -149,6 +152,25 @@ def test_maps_and_samples_are_the_same_inside_autocast(manifold, rng):
     check_same(sample)
     where: dict[str, Any] = {"name": "Q", "projection": "nearest"}
     check_same(lambda: manifold.refusal(X, 1e-6, dtype, **where))
+
+
+class Rounded:
+    """A class that is no manifold, with a method for groups of one's own."""
+
+    def nearest(self, X: Tensor) -> Tensor:
+        return newton_schulz(polar(X)) @ torch.eye(3)
+
+
+@dataclass(frozen=True)
+class RoundedSO(Rounded, SO):
+    """Rotations with the method of another class."""
+
+
+def test_a_method_of_another_base_class_is_the_same_inside_autocast(rng):
+    """A method of a class that is no manifold used to return bfloat16."""
+    X = torch.randn(3, 3, generator=rng)
+    check_same(lambda: RoundedSO(3).nearest(X))
+    assert type("Derived", (RoundedSO,), {}).nearest is RoundedSO.nearest
 
 
 @pytest.mark.parametrize("manifold", GEOMETRY, ids=str)

@@ -20,15 +20,18 @@ class AbstractFullPrecision:
 
     Inside `torch.autocast`, products of float32 matrices are computed in bfloat16 or
     float16, and a point is then off its manifold by 1e-2. The public methods are
-    wrapped when a class is made, also the methods of a user's class. A user's own
-    `point` is not: layers call it outside of autocast.
+    wrapped when a class is made, also the methods of a user's class and of its other
+    base classes. A user's own `point` is not: layers call it outside of autocast.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name, method in list(vars(cls).items()):
+        others = [c for c in cls.__mro__ if not issubclass(c, AbstractFullPrecision)]
+        for name, method in [item for c in (cls, *others) for item in vars(c).items()]:
             public = not name.startswith("_") and name not in _UNCHANGED
-            if public and isinstance(method, FunctionType):
+            # another class may have overridden the method, or wrapped it already
+            is_ours = isinstance(method, FunctionType) and getattr(cls, name) is method
+            if public and is_ours:
                 setattr(cls, name, _in_full(method))
 
 
