@@ -145,6 +145,15 @@ def check_batch(batch: tuple[int, ...]) -> None:
         )
 
 
+def check_angles(theta: Tensor, rank: int | None) -> None:
+    """Raise unless `theta` has `rank` angles along its last axis; None allows all."""
+    if rank is not None and tuple(theta.shape[-1:]) != (rank,):
+        raise ValueError(
+            f"`theta` must have shape (*batch, {rank}), with one angle for each plane "
+            f"or phase; got {tuple(theta.shape)}."
+        )
+
+
 def check_joined(apart: Tensor, facts: str, remedy: str) -> None:
     """Raise if any pair of points is `apart`, that is, in different components."""
     if apart.any():

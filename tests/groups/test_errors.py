@@ -346,6 +346,16 @@ def test_declarations_are_checked():
         declare(module, "weight", U(3))
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "manifold", [SO(6), U(3), SU(3), Sp(3), Torus(3), Stiefel(6, 2)], ids=str
+)
+def test_a_wrong_number_of_angles_is_refused(manifold, shape):
+    """U(3) used to return 5 x 5 matrices, and SO(6) to repeat a single angle."""
+    with pytest.raises(ValueError, match=r"`theta` must have shape \(\*batch, 3\)"):
+        manifold.from_angles(torch.ones(shape))
+
+
 @pytest.mark.parametrize(
     ("name", "f"),
     [

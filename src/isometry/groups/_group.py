@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_joined, check_size, is_finite
+from isometry._checks import check_angles, check_joined, check_size, is_finite
 from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry._torch import autocast_off, constant_in_graphs
 from isometry.groups._derived import arrays, basis, derived_log, flat, gaussian
@@ -118,6 +118,7 @@ class AbstractGroup(AbstractManifold):
 
     def from_angles(self, theta: Tensor) -> Tensor:
         """Exponential of the element of a maximal torus with the angles `theta`."""
+        check_angles(theta, self.rank)
         return expm_skew(self.torus(theta))
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:

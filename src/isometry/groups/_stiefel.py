@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from isometry._checks import check_size
+from isometry._checks import check_angles, check_size
 from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
 from isometry.groups._group import AbstractUnrestricted
 from isometry.groups._manifold import EXP, Base
@@ -81,6 +81,7 @@ class Stiefel(AbstractUnrestricted):
 
         Angles that move only other columns have no effect.
         """
+        check_angles(theta, self.rank)
         # A real rotation turns the planes of the axes (1, 2), (3, 4), and so on. So its
         # first k columns are also columns of a smaller rotation, of size k, or k + 1 if
         # k is odd, padded with zeros. In the complex case the matrix is diagonal, so
