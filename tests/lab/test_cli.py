@@ -36,9 +36,7 @@ def config_of(words: str) -> Config:
     return read(options)[0]
 
 
-@pytest.mark.parametrize(
-    "words", ["", *_cli.COMMANDS, "train copying", "sweep copying"]
-)
+@pytest.mark.parametrize("words", ["", *_cli.COMMANDS, "train mnist", "sweep mnist"])
 def test_help_imports_nothing_heavy(words):
     """`--help` takes a tenth of a second, since it imports nothing heavy."""
     code = f"""
