@@ -245,10 +245,10 @@ def polynomial_table(
     fits = len(stages) >= 1 and slots <= MOST_SLOTS
     most = MOST_SLOTS + 1 - powers
     _require(fits, "stages", len(stages), f"be from 1 to {most}")
-    squares = sum(is_square << s for s, (_, _, is_square) in enumerate(stages))
+    squares = sum(stage.is_square << s for s, stage in enumerate(stages))
     last_is_product = not squares >> (len(stages) - 1)
     _require(last_is_product, "squares", squares, "leave out the last stage")
-    numbers = [number for L, R, _ in stages for number in (*L, *R[1:])]
+    numbers = [number for stage in stages for number in (*stage.L, *stage.R[1:])]
     identity, *final = polynomial.rows[-1]
     numbers += [*final, identity]
     # A stage that reads k slots has 1 + k numbers for L, starting with the multiple of

@@ -243,16 +243,23 @@ def rows_of(
     polynomial: Polynomial, dtype: torch.dtype, device: torch.device
 ) -> list[StageTensors]:
     """The coefficients of every stage as tensors of a real dtype."""
-    stages = []
-    for k, (L, R, is_square) in enumerate(polynomial.stages, polynomial.powers):
+    tensors = []
+    for k, stage in enumerate(polynomial.stages, polynomial.powers):
         final = [polynomial.rows[-1]] if k == polynomial.products else []
-        rows = [row[1:] for row in (L, R, *final)]
+        rows = [row[1:] for row in (stage.L, stage.R, *final)]
         table = torch.tensor(rows, dtype=dtype, device=device)
-        factors = table[:1] if is_square else table[:2]
-        transposed = table[[0] if is_square else [1, 0, 2][: len(table)]].T
-        last = table[2:] if final else None
-        stages.append(StageTensors(L[0], is_square, factors, last, transposed))
-    return stages
+        factors = table[:1] if stage.is_square else table[:2]
+        columns = [0] if stage.is_square else [1, 0, 2][: len(table)]
+        tensors.append(
+            StageTensors(
+                identity=stage.L[0],
+                is_square=stage.is_square,
+                factors=factors,
+                final=table[2:] if final else None,
+                transposed=table[columns].T,
+            )
+        )
+    return tensors
 
 
 def _flat(W: Tensor) -> Tensor:

@@ -2,8 +2,8 @@ r"""The polynomials of skew matrices that a backend evaluates.
 
 A polynomial is computed in one tensor `W` of shape (slots, batch, n, n). The first slot
 holds $A$. The next slots hold the products $P_1$, $P_2$ and so on. The first product is
-$A^2$, and the second may be $A^4$. Each later product has two factors, and the result
-is the last product plus a matrix $F$:
+$A^2$, and the second may be $A^4$. Each later product is called a stage. It has two
+factors, and the result is the last product plus a matrix $F$:
 
 $$ P_j = L_j R_j, \qquad
    L_j, R_j \in \operatorname{span}(I, A, P_1, \ldots, P_{j-1}), \qquad
@@ -11,24 +11,39 @@ $$ P_j = L_j R_j, \qquad
 
 Here $m$ is the number of products, and $F$ is a linear combination of $I$ and all
 slots. The last product is added to the result and has no slot. A linear combination is
-stored as a row of coefficients, one for each slot.
+stored as a row of coefficients: first the multiple of $I$, then one number for each
+slot that is filled at that point.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 Row = tuple[float, ...]
+
+
+class Stage(NamedTuple):
+    """One product of two linear combinations.
+
+    Attributes:
+        L: the row of the left factor.
+        R: the row of the right factor, which contains no multiple of I.
+        is_square: whether L and R are equal, without terms in I and A. In all our
+            schemes, L is then Hermitian.
+    """
+
+    L: Row
+    R: Row
+    is_square: bool
 
 
 # Polynomials are arguments of cached functions. They are compared by identity, because
 # otherwise every call of such a function would hash all coefficients.
 @dataclass(frozen=True, eq=False)
 class Polynomial:
-    r"""A polynomial of a skew matrix, as the coefficients of linear combinations.
+    """A polynomial of a skew matrix, as the rows of its linear combinations.
 
-    Each row holds the coefficients of $I$ and of the slots that are filled at that
-    point. The rows are $L$ and $R$ of each product that follows the powers, and $F$
-    comes last. No $R$ contains a multiple of $I$.
+    The rows are $L$ and $R$ of each stage in turn, and then $F$.
     """
 
     rows: tuple[Row, ...]
@@ -39,13 +54,10 @@ class Polynomial:
         return len(self.rows[0]) - 1
 
     @cached_property
-    def stages(self) -> list[tuple[Row, Row, bool]]:
-        """L and R of each product that follows the powers, and whether it is a square.
-
-        A square has L = R, without A and I. In all our schemes, L is then Hermitian.
-        """
+    def stages(self) -> list[Stage]:
+        """The products that follow the powers."""
         pairs = zip(self.rows[:-1:2], self.rows[1::2], strict=True)
-        return [(L, R, L == R and L[0] == L[1] == 0) for L, R in pairs]
+        return [Stage(L, R, L == R and L[0] == L[1] == 0) for L, R in pairs]
 
     @cached_property
     def products(self) -> int:

@@ -38,7 +38,7 @@ class Scheme(Polynomial):
     @property
     def squares(self) -> int:
         """How many of the products are squares of Hermitian or skew matrices."""
-        return self.powers - 1 + sum(is_square for _, _, is_square in self.stages)
+        return self.powers - 1 + sum(stage.is_square for stage in self.stages)
 
 
 @lru_cache(maxsize=256)
