@@ -19,6 +19,8 @@ from isometry._backend import (
 from isometry._backend.constants import HALVED_FROM
 from isometry._backend.native import polynomial_table
 from isometry._backend.nonlinearities import Sigma
+from isometry.linalg._expm.schemes import SCHEMES
+from isometry.linalg._expm.schemes import polynomial as polynomial_of
 from tests.backend.test_kernels import built
 
 N = 6
@@ -102,6 +104,21 @@ def test_the_memory_for_results_is_checked():
         built(torch.float32).square(A, A[:, 1:])
     with pytest.raises(ValueError, match="`A` must be contiguous"):
         built(torch.float32).square(A.mT, A)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("backend", ["C", "torch"])
+def test_a_scheme_is_not_a_polynomial(backend):
+    """A backend refuses a scheme, whose rows are in the variable A / theta.
+
+    Both backends used to accept it, and computed exp(theta A). A type checker now sees
+    the mistake: the comment below would be an error if there were nothing to ignore.
+    """
+    scheme, W = SCHEMES[torch.float32][0], matrices(4)[:, None]
+    chosen = built(torch.float32) if backend == "C" else Backend()
+    with pytest.raises(AttributeError, match="'Scheme' object has no attribute"):
+        chosen.evaluate(W, scheme)  # pyright: ignore[reportArgumentType]
+    assert torch.equal(chosen.evaluate(W, polynomial_of(scheme, 0))[0], torch.eye(N))
 
 
 STEPS = TimeSteps((4, 2, 1))

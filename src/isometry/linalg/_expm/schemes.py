@@ -18,27 +18,43 @@ from functools import lru_cache
 
 import torch
 
-from isometry._backend import Polynomial
+from isometry._backend.polynomial import Polynomial, Row
 
 
+# Like polynomials, schemes are arguments of cached functions and compared by identity.
 @dataclass(frozen=True, eq=False)
-class Scheme(Polynomial):
-    r"""A polynomial for angles up to `theta`, in the variable $A / \theta$.
+class Scheme:
+    r"""A polynomial for angles up to `theta`, in the variable $x = A / \theta$.
 
     Each row holds the coefficients of one linear combination of
-    $(I, A, A^2, A^4, P_3, \ldots)$, or of these matrices without $A^4$. The rows are
+    $(I, x, x^2, x^4, P_3, \ldots)$, or of these matrices without $x^4$. The rows are
     $L_3, R_3, L_4, R_4, \ldots$, and the final combination comes last. No $R_j$
     contains a multiple of $I$, so every product is zero if $A$ is zero. In the final
     combination, $I$ has the coefficient 1, so nothing cancels in the result near 0.
     docs/theory/expm_skew.md has the error of each scheme.
+
+    A scheme is not a `Polynomial`, because a backend evaluates polynomials of $A$, not
+    of $x$. The function `polynomial` converts one to the other.
     """
 
     theta: float
+    rows: tuple[Row, ...]
+
+    @property
+    def powers(self) -> int:
+        """2 for A and A^2; 3 for A, A^2 and A^4."""
+        return len(self.rows[0]) - 1
+
+    @property
+    def products(self) -> int:
+        """The number of products of one evaluation, including A^2 and A^4."""
+        return len(self.rows[-1]) - 1
 
     @property
     def squares(self) -> int:
         """How many of the products are squares of Hermitian or skew matrices."""
-        return self.powers - 1 + sum(stage.is_square for stage in self.stages)
+        stages = polynomial(self, 0).stages
+        return self.powers - 1 + sum(stage.is_square for stage in stages)
 
 
 @lru_cache(maxsize=256)
