@@ -241,6 +241,37 @@ def test_no_name_is_defined_twice():
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
+def bases_of_all_classes() -> dict[str, list[str]]:
+    """The names of the bases of every class of the library, without their modules."""
+    return {
+        node.name: [ast.unparse(b).split("[")[0].split(".")[-1] for b in node.bases]
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def test_classes_are_abstract_or_final():
+    """Only the C backend inherits from a class whose name is not `Abstract...`.
+
+    Autograd functions may do so too, since torch calls their static methods and makes
+    no objects of them. A `TypedDict` has no methods at all.
+    """
+    bases = bases_of_all_classes()
+
+    def ancestors(name: str) -> set[str]:
+        return {name}.union(*map(ancestors, bases.get(name, [])))
+
+    pairs = {
+        (name, base)
+        for name, names in bases.items()
+        for base in names
+        if base in bases and not base.startswith("Abstract")
+        if not ancestors(name) & {"Function", "TypedDict"}
+    }
+    assert pairs == {("NativeBackend", "Backend")}
+
+
 def has_abstract_method(definition: ast.ClassDef) -> bool:
     """Whether the body of a class has a method that is marked as abstract."""
     methods = (node for node in definition.body if isinstance(node, ast.FunctionDef))

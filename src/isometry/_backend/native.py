@@ -65,6 +65,11 @@ class NativeBackend(Backend):
     makes use of all threads. They call `square` of this class, so for large matrices
     the squares in these polynomials are computed in C.
 
+    This is the only class of the library that overrides methods of a class that is not
+    abstract. Each backend needs the other: C leaves batches to torch, and torch's
+    operations on these batches need squares from C. With two independent classes, each
+    would hold an object of the other, and an abstract class would repeat all methods.
+
     Args:
         library: our C library.
         gemm: the BLAS function that multiplies matrices.
