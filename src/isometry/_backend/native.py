@@ -133,7 +133,7 @@ class NativeBackend(Backend):
         n = W.shape[-1]
         w = self._slots(W, polynomial.products, n)
         Q = W.new_empty(W.shape[1:])
-        # memory for the two factors L and R of a `Stage`
+        # memory for the factors L and R of a stage
         scratch = recycled((2, n, n), Q, temporary=True)
         outputs = (Q.data_ptr(), scratch.data_ptr())
         self._c.evaluate(self.gemm, w, *outputs, *table, n)

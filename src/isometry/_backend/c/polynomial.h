@@ -1,7 +1,8 @@
 /* A polynomial of one skew matrix, and its adjoint, for one type REAL; see matrices.c.
  * The kernels are `powers`, `evaluate` and `pull_back`. Each does as much as possible
  * in one call, because for a small matrix the calls from Python take most of the time.
- * The algorithm is the one in operations.py, which explains slots and stages.
+ * The algorithm is the same as in operations.py; _backend/polynomial.py explains slots
+ * and stages.
  *
  * A polynomial is a table of numbers and three integers: how many powers of A there
  * are, how many stages, and a mask of the stages that are squares. Stage s reads

@@ -4,7 +4,7 @@ Each matrix gets a plan: a polynomial $p$ and a number $s$ of squarings in
 $\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
 matrix of large norm does not slow down the rest of the batch.
 
-The plan depends on a bound on the angles of the matrix, which angles.py explains.
+The plan depends on bounds on the angles of the matrix; angles.py explains the bounds.
 """
 
 import math
@@ -35,9 +35,9 @@ MANY_SQUARINGS = 8
 def slots(dtype: torch.dtype) -> int:
     """Number of slots of an evaluation: for A, A^2, A^4, P_3, ..., and one more.
 
-    `isometry._backend.operations` explains slots. The last slot holds p(A / 2^s) - I if
-    there are squarings, or exp(A) if n = 1. There are at least four slots, since the
-    bound on the angles uses the fourth for A^8.
+    _backend/polynomial.py explains slots. The last slot holds p(A / 2^s) - I if there
+    are squarings, or exp(A) if n = 1. There are at least four slots, since the bound on
+    the angles uses the fourth for A^8.
     """
     schemes = SCHEMES[dtype.to_real()]
     return max(4, *(scheme.products + 1 for scheme in schemes))
