@@ -31,7 +31,8 @@ def check_is_module(module: nn.Module, *, remedy: str) -> None:
 
 def check_matrix(X: Tensor, *, name: str) -> None:
     """Raise unless `X` is a batch of real or complex matrices."""
-    # test here first, because the call below would take time in every exponential
+    # the function is called only for its error, because a call takes time, and this
+    # check is made before every exponential
     if not isinstance(X, Tensor):
         check_is_tensor(X, name=name)
     if not (X.is_floating_point() or X.is_complex()):

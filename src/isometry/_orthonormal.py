@@ -43,8 +43,9 @@ def converge(X: Tensor, e: float) -> Tensor:
     before that step, below 1.
     """
     e = e * e * (3 + e) / 4
-    # Not eps itself: `Polar.step` computes the bound for a tangent vector, which it has
-    # only up to rounding, and the true defect may be up to three times as large.
+    # The threshold is eps / 4, not eps, because the true defect may be three times as
+    # large as `e`: `Polar.step` computes a bound that holds for exact tangent vectors,
+    # but its vectors are tangent only up to rounding.
     if e <= torch.finfo(X.dtype).eps / 4:
         return X
     return converge(newton_schulz(X), e)

@@ -1,4 +1,4 @@
-r"""Every private name of torch that we use, except those of modules and of C.
+r"""Every private name of torch that we use, except names of `nn.Module` and of C.
 
 All versions of torch have the names that this file leaves out. Of `nn.Module`, other
 files read the dictionaries (`_modules`, `_parameters`, `_buffers`), and override or

@@ -88,6 +88,7 @@ def to_vector(R: Tensor) -> Tensor:
     series = torch.zeros_like(s)
     for coefficient in reversed(_ARCSINE):
         series = series * s + coefficient
+    # the length of u is the sine of half the angle
     half = torch.where(small, series, torch.atan2(length, w) / length)
     return (2 * u * half).to(R.dtype)
 

@@ -1,11 +1,13 @@
 """Two backends, one in torch and one in C; `backend_for` chooses between them.
 
 `Backend` computes with torch's operations, on any device. `NativeBackend` computes in
-C, for real numbers on the CPU; its results differ only by rounding. Only `backend_for`
-chooses between them, and `is_large` tells where asking it pays. What torch computes
-faster than C, `NativeBackend` inherits from `Backend`. The C library is optional: it
-comes with a wheel, or is built when it is first needed. Where it cannot be built or
-used, and with `ISOMETRY_NATIVE=0`, `Backend` computes everything, which is slower.
+C, for real numbers on the CPU; its results differ only by rounding. What torch computes
+faster than C, `NativeBackend` inherits from `Backend`. For small matrices, even asking
+`backend_for` takes too long; `is_large` tells whether to ask.
+
+The C library is optional: it comes with a wheel, or is built when it is first needed.
+Where it cannot be built or used, and with `ISOMETRY_NATIVE=0`, `Backend` computes
+everything, which is slower.
 """
 
 from isometry._backend.native import NativeBackend as NativeBackend

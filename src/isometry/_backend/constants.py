@@ -21,8 +21,8 @@ SIGMAS: dict[SigmaName, int] = {
 # the slope of leaky ReLU below zero [MHRB17]
 LEAKY_SLOPE = 0.1
 
-# With fewer rows than this, torch's operations are as fast as C, both for the
-# triangle of a skew matrix and for the node of a layer's weight.
+# With fewer rows than this, torch's operations are as fast as C. This was measured for
+# `skew`, and for the autograd function that computes the weight of a layer.
 FEWEST_ROWS = 32
 
 # If a symmetric or skew matrix A has at least this many rows, only the lower half of

@@ -127,7 +127,8 @@ def _smooth_modrelu_adjoint_(
     dot = z.real * D.real + z.imag * D.imag
     db += dot.sum(0)
     # The derivative of g with respect to m, times 1 / m, is (epsilon - b) / m divided
-    # by (m + epsilon)^2. `z` and `dot` each contain one of the two divisions.
+    # by (m + epsilon)^2. The product of `z` and `dot` contains this division: each of
+    # them has one factor of 1 / (m + epsilon).
     D.mul_(g).add_(z * ((epsilon - b) / m * dot))
 
 

@@ -1,4 +1,4 @@
-"""What a backend computes, with torch's operations, on any device.
+"""The backend that computes with torch's operations, on any device.
 
 Every product writes into existing memory, with `out=` or in place, so autocast does not
 change its dtype.
@@ -16,9 +16,9 @@ from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.polynomial import Polynomial
 from isometry._backend.recurrence import Gradients, Recurrence
 
-# A number for one matrix, an array for several matrices, and a tensor where the host
-# must not wait for the device. At n = 64, operations on arrays of length one would take
-# a tenth of the time of an exponential.
+# A sum is a number for one matrix, an array for several matrices, and a tensor where
+# the host must not wait for the device. One matrix does not get an array of length one:
+# at n = 64, operations on such arrays would take a tenth of the time of an exponential.
 Sum = float | NDArray | Tensor
 PowerSums = tuple[Sum, Sum, Sum]
 
@@ -65,9 +65,11 @@ def power_sums(pair: Tensor) -> PowerSums:
 
 
 class Backend:
-    """Operations on matrices (batch, n, n) and slots (slots, batch, n, n).
+    """The backend that computes with torch's operations.
 
-    `NativeBackend` overrides these methods for tensors that C can read.
+    Its methods take matrices of shape (batch, n, n), or slots of shape (slots, batch,
+    n, n); polynomial.py explains slots. `NativeBackend` overrides these methods for
+    tensors that C can read.
     """
 
     def skew(self, X: Tensor, out: Tensor) -> None:

@@ -5,7 +5,8 @@ $h_t$ overwrite the drive. In the backward pass, the gradient with respect to $u
 written to another buffer. States are rows, one time step after the other. The
 derivative of sigma can be computed from its value, so the backward pass needs only the
 states. The exception is smooth modReLU, for which the forward pass also writes the
-moduli m. A complex state is a row of pairs of real and imaginary parts.
+moduli $m = \sqrt{|z|^2 + \epsilon}$ of its arguments $z$. A complex state is a row of
+pairs of real and imaginary parts.
 """
 
 import ctypes

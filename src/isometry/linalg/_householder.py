@@ -86,7 +86,7 @@ def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
 
     where $x_j$ is column $j$ of $H_{j-1} \cdots H_1 Q$ with zeros above row $j$. Each
     $x_j$ is a unit vector, and nothing cancels in $v_j$, whose length is between
-    $\sqrt2$ and 2. Hence every $Q$ with orthonormal columns is a product of $k$
+    $\sqrt2$ and 2. So every $Q$ with orthonormal columns is a product of $k$
     reflections with phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`,
     up to rounding.
 

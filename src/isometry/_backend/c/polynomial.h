@@ -22,7 +22,8 @@ static void NAME(square_of_one)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long 
         NAME(gemm_square)(gemm, A, 0, A, 1, 0, C, n);
 }
 
-/* y = c_0 x_0 + ... + c_{k-1} x_{k-1}; if `overwrite` is 0, the sum is added to y. */
+/* y = c_0 x_0 + ... + c_{k-1} x_{k-1}; if `overwrite` is 0, the sum is added to y. The
+ * pragma promises GCC that y does not overlap the x_j, so that it vectorizes the loop. */
 static inline __attribute__((always_inline)) void
 NAME(sum_terms)(const long k, const REAL *const *x, const REAL *c, REAL *y, long size,
                 int overwrite)
@@ -227,8 +228,8 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         }
         NAME(gemm_square)(gemm, R, 0, G, 1, 0, gL, n);
         NAME(gemm_square)(gemm, G, 0, L, 1, 0, gR, n);
-        /* Only the last stage has a third combination, which goes into the result. The
-         * last stage is pulled back first, so it overwrites g. */
+        /* Only the last stage has the final combination, which is added to the result.
+         * The last stage is pulled back first, so it overwrites g. */
         NAME(distribute)(combined, 2 + last, g, 0, k, m, last);
     }
     REAL *gA = g, *gA2 = g + m;
@@ -237,9 +238,11 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         NAME(gemm_square)(gemm, L, 0, W + m, 1, 1, gA2, n);
     }
     NAME(add_transpose)(gA2, 1, L, n);
-    /* gA = -(gA + L A) / 2, where L now holds gA2 + gA2^T. X is twice the skew part of
-     * this gA, which explains the 1/2. The sign is negative, because gA is stored
-     * transposed, and transposing changes the sign of the skew part. */
+    /* L now holds gA2 + gA2^T. Pulling gA2 back through the square of A contributes the
+     * skew part of -L A, as `_through_powers` in operations.py explains. gA contributes
+     * its own skew part, also with a minus sign: it is stored transposed, and transposing
+     * a skew matrix changes its sign. So X is the skew part of -(gA + L A). The factor of
+     * one half is here because the last line takes twice the skew part. */
     NAME(gemm_square)(gemm, L, 0, W, -0.5, -0.5, gA, n);
     NAME(add_transpose)(gA, -1, X, n);
 }

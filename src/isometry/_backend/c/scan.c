@@ -36,9 +36,9 @@ static void restore_subnormals(unsigned before)
 #endif
 }
 
-/* 1/2!, 1/3!, ...: the coefficients of (exp(r) - 1 - r) / r^2 in powers of r. float uses 6
- * terms and double 12. For |r| <= log(2) / 2, the omitted terms are below the rounding
- * error of r. */
+/* 1/2!, 1/3!, ...: the coefficients of (exp(r) - 1 - r) / r^2 in powers of r. Of these
+ * terms, float uses the first 6 and double all 12. For |r| <= log(2) / 2, the omitted
+ * terms are below the rounding error of r. */
 static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1. / 120,
                                 1. / 720,      1. / 5040,      1. / 40320,    1. / 362880,
                                 1. / 3628800,  1. / 39916800,  1. / 479001600,
@@ -50,10 +50,13 @@ static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1.
 #define FABS fabsf
 #define COPYSIGN copysignf
 #define EPSILON FLT_EPSILON
+/* an integer as large as a REAL, the digits of a REAL, and the bias of its exponent */
 #define BITS uint32_t
 #define DIGITS 24
 #define BIAS 127
+/* from this number on, tanh is rounded to 1 */
 #define TANH_IS_ONE 10
+/* how many terms of `series` are used */
 #define TANH_TERMS 6
 /* log(2) as a sum of two numbers; the product of the first with a small integer is exact */
 #define LOG2_HIGH 0x1.62ep-1f

@@ -38,7 +38,7 @@ static void NAME(times_matrix)(NAME(gemm_t) gemm, const REAL *X, const REAL *M,
  * tanh. */
 static inline REAL NAME(tanh)(REAL x)
 {
-    /* adding this number rounds to an integer */
+    /* adding this number rounds to an integer; 1.4426950408889634 is 1 / log(2) */
     const REAL rounder = (REAL)(3L << (DIGITS - 2));
     const REAL size = FABS(x);
     const REAL y = -2 * (size > TANH_IS_ONE ? TANH_IS_ONE : size);
@@ -193,7 +193,9 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
                 const REAL x = h[2 * i] * back, y = h[2 * i + 1] * back;
                 const REAL dot = x * d[2 * i] + y * d[2 * i + 1];
                 /* The derivative of g with respect to m, times 1 / m, is `slope` divided
-                 * by (m + epsilon)^2. x, y and `dot` each contain 1 / (m + epsilon). */
+                 * by (m + epsilon)^2. The products of `dot` with x and y contain this
+                 * division: one factor of 1 / (m + epsilon) is in `dot`, and the other
+                 * one is in x and y. */
                 const REAL slope = (epsilon - b[i]) / m;
                 d[2 * i] = g == 0 ? 0 : g * d[2 * i] + slope * dot * x;
                 d[2 * i + 1] = g == 0 ? 0 : g * d[2 * i + 1] + slope * dot * y;

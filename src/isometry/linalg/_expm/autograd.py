@@ -45,6 +45,7 @@ def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
 def _by_function(A: Tensor, norm_bound: float | None) -> Tensor:
     if not transforms():
         return EagerExponential.apply(A, norm_bound)
+    # here an autograd function would lose a tangent; `frechet` has ordinary operations
     if nested_forward_mode():
         return frechet(A, torch.zeros_like(A))[0]
     return Exponential.apply(A, norm_bound)[0]
