@@ -15,7 +15,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -231,16 +231,28 @@ class NativeBackend(Backend):
         )
 
 
-@lru_cache(maxsize=256)
-def polynomial_table(
-    polynomial: Polynomial, dtype: torch.dtype
-) -> tuple[Any, int, int, int]:
-    """The coefficients of a polynomial in the form that C reads; see polynomial.h.
+class PolynomialTable(NamedTuple):
+    """A polynomial in the form that C reads; see polynomial.h.
 
-    Returns:
-        A C array with the coefficients of all stages and of the final combination, then
-        the multiple of I; the number of powers; the number of stages; and a bit mask,
-        in which bit s is set if stage s is a square.
+    The fields are arguments of `evaluate` and `pull_back` in C, in this order.
+
+    Attributes:
+        numbers: the coefficients of all stages, the coefficients of the slots in the
+            final combination, and at the end the multiple of I in it.
+        powers: the number of powers.
+        stages: the number of stages.
+        squares: a bit mask, in which bit s is set if stage s is a square.
+    """
+
+    numbers: ctypes.Array[Any]
+    powers: int
+    stages: int
+    squares: int
+
+
+@lru_cache(maxsize=256)
+def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTable:
+    """The table of a polynomial, with coefficients of one dtype.
 
     Raises:
         ValueError: if the polynomial does not have the sizes that C requires.
@@ -262,7 +274,7 @@ def polynomial_table(
     size = len(stages) * (2 * powers + len(stages)) + slots + 1
     _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
     array = (PRECISIONS[dtype].c_type * size)(*numbers)
-    return array, powers, len(stages), squares
+    return PolynomialTable(array, powers, len(stages), squares)
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:
