@@ -42,6 +42,7 @@ def converge(X: Tensor, e: float) -> Tensor:
     `X` must be the result of such a step, and `e` a bound on the norm of the defect
     before that step, below 1.
     """
+    # a step takes a defect of norm e to a defect of at most this norm
     e = e * e * (3 + e) / 4
     # The threshold is eps / 4, not eps, because the true defect may be three times as
     # large as `e`: `Polar.step` computes a bound that holds for exact tangent vectors,
