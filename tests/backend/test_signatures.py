@@ -42,3 +42,11 @@ def test_the_struct_has_the_fields_of_the_c_struct():
     }
     ours = [(field[0], types[field[1]]) for field in native.CRecurrence._fields_]
     assert ours == fields
+
+
+def test_a_table_has_the_order_of_the_c_arguments():
+    """`evaluate` and `pull_back` take the fields of a `PolynomialTable` one by one."""
+    text = (SOURCES / "polynomial.h").read_text()
+    tails = re.findall(r"const REAL \*table,\s*([^)]*), long n\)", text)
+    names = [re.findall(r"long (\w+)", tail) for tail in tails]
+    assert names == [[*native.PolynomialTable._fields[1:]]] * 2
