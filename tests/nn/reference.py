@@ -100,7 +100,7 @@ def reflections(V: Tensor) -> Tensor:
 
 def spectral_weight(cell: Any) -> Tensor:
     """U S V^T with s = 2 m sigmoid(p) + (1 - m)."""
-    m = cell.options.margin
+    m = cell.margin
     s = 2 * m / (1 + torch.exp(-cell.p)) + (1 - m)
     return cell.U @ torch.diag(s) @ cell.V.mT
 
@@ -114,7 +114,7 @@ def lie_weight(cell: Any) -> Tensor:
         for k in range(j):
             A = A + X[j, k].real * (unit(j, k, A) - unit(k, j, A))
             A = A + X[j, k].imag * 1j * (unit(j, k, A) + unit(k, j, A))
-    return cell.beta * torch.matrix_exp(A)
+    return cell.gain * torch.matrix_exp(A)
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:

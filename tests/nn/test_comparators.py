@@ -25,7 +25,7 @@ from isometry.nn import (
     ScoRNN,
     SpectralRNN,
 )
-from isometry.nn._recurrent import AbstractCell
+from isometry.nn._cell import AbstractCell
 from isometry.optim import RiemannianAdam
 from tests.helpers import new_generator
 from tests.nn import reference

@@ -3,17 +3,15 @@
 import re
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from isometry.groups._maps import MapLike
-from isometry.nn._recurrent import AbstractCell, AbstractRecurrent
+from isometry.nn._cell import AbstractCell
+from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._foreign import AbstractAdopter
-from isometry.parametrizations._initial import Init
 
 # names of the tensors in a torch layer; `weight_hr` exists only with a `proj_size`
 _NAME = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))(_l\d+(?:_reverse)?)")
@@ -66,11 +64,8 @@ class AbstractNamedCell(AbstractCell):
         return state
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
     """A recurrent network whose weights can be read under torch's names.
-
-    It declares the options for the constraint on the recurrent weights.
 
     The names in layer 0 are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and
     `bias_hh_l0`; names of the second direction end with `_reverse`. `weight_hh_l0` is
@@ -86,11 +81,8 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
         proj_size: always 0.
     """
 
-    proj_size = 0
-    retraction: MapLike = "exp"
-    init: Init = "haar"
-    rebase_every: int | None = None
-    rebase_radius: float | None = None
+    bias: bool
+    proj_size: int = 0
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:

@@ -5,7 +5,7 @@ import math
 from torch import nn
 
 from isometry._declare import declared_parameters
-from isometry.nn._recurrent import AbstractCell
+from isometry.nn._cell import AbstractCell
 from isometry.parametrizations._coordinates import constrained
 
 

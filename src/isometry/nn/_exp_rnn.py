@@ -1,11 +1,10 @@
 """`ExpRNN`, the recurrent network of [LM19], with its cell and its nonlinearity."""
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,8 @@ from isometry._dtypes import PRECISIONS
 from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
-from isometry.nn._recurrent import Nonlinearity, State, check_choice, forget_place
+from isometry.nn._cell import FactoryOptions, Nonlinearity, State, check_choice
+from isometry.nn._recurrent import forget_factory_options
 from isometry.nn._scan import Weights, scan
 from isometry.nn._sequence import Pass, cast_input, cast_state, check_rows, read_step
 from isometry.parametrizations._initial import Init
@@ -127,14 +127,7 @@ class ExpRNNCell(AbstractNamedCell):
         self.sigma = _sigma(nonlinearity, unitary=unitary)
         self.nonlinearity, self.unitary = nonlinearity, unitary
         real = dtype or torch.get_default_dtype()
-        # torch has no complex bfloat16, and many operations do not support complex32
-        if not real.is_floating_point or (unitary and real not in PRECISIONS):
-            both = "torch.float32 or torch.float64 with `unitary=True`"
-            raise ValueError(
-                f"`dtype` must be {both if unitary else 'real'}; got {real}. For "
-                f"complex states pass the dtype of their real parts, or none, with "
-                f"`unitary=True`."
-            )
+        _check_dtype(real, unitary=unitary)
         field = real.to_complex() if unitary else real
         n = hidden_size
 
@@ -194,8 +187,9 @@ class ExpRNNCell(AbstractNamedCell):
         (h,) = self.first_state(batch)
         x = cast_input(h, rows.x)
         if hx is not None:
-            shape = (*[batch] * rows.batched, self.hidden_size)
-            h = cast_state(h, hx, shape).view(batch, self.hidden_size)
+            n = self.hidden_size
+            shape = (batch, n) if rows.batched else (n,)
+            h = cast_state(h, hx, shape).view(batch, n)
         _, (last,) = self.scan(x, (h,), Pass(rows.time_steps, last_only=True))
         return last if rows.batched else last[0]
 
@@ -223,6 +217,20 @@ class ExpRNNCell(AbstractNamedCell):
         return f"{self.input_size}, {self.hidden_size}, {self.nonlinearity}{unitary}"
 
 
+def _check_dtype(dtype: torch.dtype, *, unitary: bool) -> None:
+    # torch has no complex bfloat16, and many operations do not support complex32
+    if unitary and dtype not in PRECISIONS:
+        raise ValueError(
+            f"`dtype` must be torch.float32 or torch.float64 with `unitary=True`; got "
+            f"{dtype}. It is the dtype of the real parts; leave it out for the default."
+        )
+    if not dtype.is_floating_point:
+        raise ValueError(
+            f"`dtype` must be real; got {dtype}. For complex states pass the dtype "
+            f"of their real parts, with `unitary=True`."
+        )
+
+
 def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
     """The nonlinearity in the form that `scan` takes.
 
@@ -241,6 +249,7 @@ def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
     return Sigma("complex_modrelu" if nonlinearity == "modrelu" else "identity")
 
 
+@forget_factory_options
 @dataclass(eq=False, repr=False)
 class ExpRNN(AbstractNamedRecurrent):
     r"""A recurrent network with an orthogonal (or unitary) recurrent weight.
@@ -297,6 +306,9 @@ class ExpRNN(AbstractNamedRecurrent):
         [LM19]; [Lez19] for a moving base.
     """
 
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
     nonlinearity: Nonlinearity = "modrelu"
     bias: bool = True
     batch_first: bool = False
@@ -305,21 +317,35 @@ class ExpRNN(AbstractNamedRecurrent):
     device: InitVar[torch.device | str | None] = None
     dtype: InitVar[torch.dtype | None] = None
     _: KW_ONLY
-    unitary: bool = False
+    last_only: bool = False
+    retraction: MapLike = "exp"
     init: Init = "henaff"
+    rebase_every: int | None = None
+    rebase_radius: float | None = None
+    unitary: bool = False
     train_h0: bool = False
     chunk: int | None = None
+    generator: InitVar[torch.Generator | None] = None
 
     @property
     def mode(self) -> str:
         """The kind of cell, named in torch's manner."""
         return f"RNN_{self.nonlinearity.upper()}"
 
-    def _make_cell(self, inputs: int, **place: Any) -> ExpRNNCell:
-        # the layer has all options of its cells, under the same names
-        names = inspect.signature(ExpRNNCell).parameters.keys() - place.keys()
-        place |= {name: getattr(self, name) for name in names - {"input_size"}}
-        return ExpRNNCell(inputs, **place)
+    def _make_cell(self, inputs: int, factory: FactoryOptions) -> ExpRNNCell:
+        return ExpRNNCell(
+            inputs,
+            self.hidden_size,
+            bias=self.bias,
+            nonlinearity=self.nonlinearity,
+            unitary=self.unitary,
+            retraction=self.retraction,
+            init=self.init,
+            rebase_every=self.rebase_every,
+            rebase_radius=self.rebase_radius,
+            train_h0=self.train_h0,
+            **factory,
+        )
 
     def torch_class(self) -> Callable[..., nn.RNNBase]:
         """`nn.RNN`, with the nonlinearity of this layer.
@@ -335,6 +361,3 @@ class ExpRNN(AbstractNamedRecurrent):
                 f"layer with the nonlinearity of the `nn.RNN`, usually 'tanh'."
             )
         return partial(nn.RNN, nonlinearity=self.nonlinearity)
-
-
-forget_place(ExpRNN)

@@ -1,4 +1,4 @@
-"""LSTM and GRU in which each gate has its own orthogonal recurrent map.
+"""Cells of LSTM and GRU in which each gate has its own orthogonal recurrent map.
 
 Each gate computes $T x + b$ from the input $x$, and $W h$ from the state $h$. The gates
 are in torch's order. The matrices $T$ of all gates are stacked into one matrix
@@ -8,19 +8,21 @@ points of $SO(n)$.
 
 import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from isometry._backend import TimeSteps
+from isometry._checks import check_flags
 from isometry._torch import autocast_off, needs_plain_operations
 from isometry.groups import SO
-from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
-from isometry.nn._recurrent import State, forget_place
+from isometry.groups._maps import MapLike
+from isometry.nn._as_torch import AbstractNamedCell
+from isometry.nn._cell import State
 from isometry.nn._scan import input_drive
 from isometry.nn._sequence import Pass
+from isometry.parametrizations._initial import Init
 from isometry.parametrizations._register import constrain
 
 
@@ -65,25 +67,57 @@ class GatedCell(AbstractNamedCell):
     """One direction of one layer of `ExpLSTM` or `ExpGRU`.
 
     Args:
-        network: the network, whose options the cell takes.
-        inputs: number of features of the input.
+        input_size: number of features of the input.
+        hidden_size: number of features of a state.
+        gates: the kind of cell, an LSTM or a GRU.
+        bias: whether there is a bias, with one number for each gate and feature.
+        candidate_bias: whether a GRU adds a second bias to $W_n h$; needs `bias`.
+        retraction: the map of the constraint on the recurrent maps. This and the next
+            three options are those of `isometry.constrain`.
+        init: how the recurrent maps are initialized.
+        rebase_every: move the base after this many optimizer steps.
+        rebase_radius: move the base when an angle exceeds this radius.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
         generator: source of the random numbers for `init`.
-        **place: device and dtype of the parameters.
+
+    Raises:
+        TypeError: if a flag is not True or False.
+        ValueError: if another option has an invalid value.
     """
 
     def __init__(
-        self, network: "AbstractGated", inputs: int, *, generator: Any, **place: Any
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        gates: Gates,
+        bias: bool,
+        candidate_bias: bool,
+        retraction: MapLike,
+        init: Init,
+        rebase_every: int | None,
+        rebase_radius: float | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        generator: torch.Generator | None,
     ) -> None:
-        super().__init__(inputs, network.hidden_size)
-        self.gates, self.states = network.gates, network.gates.states
-        k, n = self.gates.number, self.hidden_size
+        super().__init__(input_size, hidden_size)
+        check_flags(bias=bias, candidate_bias=candidate_bias)
+        if candidate_bias and not bias:
+            raise ValueError(
+                "`candidate_bias` must be False without `bias`; got True. Pass "
+                "`bias=True`, or leave `candidate_bias` out."
+            )
+        self.gates, self.states = gates, gates.states
+        k, n = gates.number, hidden_size
 
         def empty(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(*shape, **place))
+            return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
 
-        self.weight_ih, self.weight_hh = empty(k * n, inputs), empty(k, n, n)
-        self.bias = empty(k * n) if network.bias else None
-        self.bias_hn = empty(n) if network.candidate_bias else None
+        self.weight_ih, self.weight_hh = empty(k * n, input_size), empty(k, n, n)
+        self.bias = empty(k * n) if bias else None
+        self.bias_hn = empty(n) if candidate_bias else None
         self.reset_parameters()
         # Each matrix starts at its base. If the base were the identity instead, random
         # matrices would have angles near pi. At such angles exp is no longer
@@ -92,11 +126,11 @@ class GatedCell(AbstractNamedCell):
             self,
             "weight_hh",
             SO(n),
-            network.retraction,
-            init=network.init,
+            retraction,
+            init=init,
             generator=generator,
-            rebase_every=network.rebase_every,
-            rebase_radius=network.rebase_radius,
+            rebase_every=rebase_every,
+            rebase_radius=rebase_radius,
         )
 
     def reset_parameters(self) -> None:
@@ -199,174 +233,3 @@ class GatedCell(AbstractNamedCell):
 
 LSTM = Gates(4, 2, _next_lstm_state, False, torch.lstm, nn.LSTM)
 GRU = Gates(3, 1, _next_gru_state, True, torch.gru, nn.GRU)
-
-
-@dataclass(eq=False, repr=False)
-class AbstractGated(AbstractNamedRecurrent):
-    """Base class of `ExpLSTM` and `ExpGRU`.
-
-    `ExpGRU` documents the options.
-
-    Attributes:
-        gates: the kind of cell, an LSTM or a GRU.
-        candidate_bias: whether a cell has a bias $b_{hn}$.
-    """
-
-    cell_class = GatedCell
-    gates: ClassVar[Gates]
-    # not a field, because only `ExpGRU` has this option
-    candidate_bias = False
-    bias: bool = True
-    batch_first: bool = False
-    dropout: float = 0.0
-    bidirectional: bool = False
-
-    def torch_class(self) -> Callable[..., nn.RNNBase]:
-        """`nn.LSTM` or `nn.GRU`."""
-        return self.gates.layer
-
-
-@dataclass(eq=False, repr=False)
-class ExpLSTM(AbstractGated):
-    r"""A long short-term memory whose four recurrent maps are orthogonal.
-
-    $$ \begin{aligned}
-       i, f, o &= \operatorname{sigmoid}(W_\bullet h + T_\bullet x + b_\bullet), \qquad
-       g = \tanh(W_g h + T_g x + b_g), \\
-       c' &= f c + i g, \qquad h' = o \tanh c', \qquad
-       W_i, W_f, W_g, W_o \in SO(n).
-    \end{aligned} $$
-
-    It is called like `torch.nn.LSTM`, with the same shapes, gate order and weight names
-    (`weight_hh_l0` and so on, read-only). A cell has one bias vector: torch has two,
-    but only their sum matters. `isometry.load_foreign` loads checkpoints from
-    `nn.LSTM`, and replaces each gate's recurrent map with the nearest rotation.
-    `to_torch` returns an `nn.LSTM`.
-
-    Each of the four maps is an orthogonal matrix. In one time step, every path of a
-    gradient from $h'$ to $h$ goes through exactly one of them, so for any values of the
-    parameters,
-
-    $$ \lVert \partial h' / \partial h \rVert
-       \le \tfrac{3}{2} + \tfrac{1}{4} \max_j |c_j|. $$
-
-    A gate with an unconstrained map has no such bound, and gradients can explode
-    through it. The path from $c'$ to $c$ goes through no matrix. [LM19] only
-    conjectures that gated cells benefit from orthogonal maps.
-
-    Args:
-        input_size: number of features of the input.
-        hidden_size: number of features of the state.
-        num_layers: number of layers; each reads the outputs of the previous layer.
-        bias: whether a cell has a bias, with one number for each gate and feature.
-        batch_first: whether the batch comes before time.
-        dropout: probability of dropout between layers.
-        bidirectional: whether a second cell reads each layer's input backwards.
-        proj_size: must be 0. A recurrent map from a projected output would not be
-            square.
-        device: device of the parameters.
-        dtype: dtype of the parameters.
-        retraction: "exp", "cayley", "pade-m" with a degree m, or a map object, as in
-            `isometry.orthogonal`.
-        init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
-            "haar" is usual for gated cells.
-        rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle of the coordinates exceeds this
-            radius. If both `rebase_every` and `rebase_radius` are None, the base stays
-            at the initial maps.
-        last_only: whether to return only the last output, on a time axis of length 1.
-            With two directions, it contains the final state of each direction.
-        generator: source of the random numbers for `init`.
-
-    References:
-        [LM19] section 5.2, which leaves this network for future research.
-    """
-
-    gates = LSTM
-    mode = "LSTM"
-    proj_size: int = 0
-    device: InitVar[torch.device | str | None] = None
-    dtype: InitVar[torch.dtype | None] = None
-
-    def _check_options(self) -> None:
-        super()._check_options()
-        if self.proj_size != 0:
-            raise ValueError(
-                f"`proj_size` must be 0; got {self.proj_size}. A recurrent map from a "
-                f"projected output is not square; project the outputs of the layer."
-            )
-
-
-@dataclass(eq=False, repr=False)
-class ExpGRU(AbstractGated):
-    r"""A gated recurrent unit whose three recurrent maps are orthogonal.
-
-    $$ \begin{aligned}
-       r, z &= \operatorname{sigmoid}(W_\bullet h + T_\bullet x + b_\bullet), \qquad
-       n = \tanh(T_n x + b_n + r\, (W_n h + b_{hn})), \\
-       h' &= (1 - z)\, n + z h, \qquad W_r, W_z, W_n \in SO(d),
-    \end{aligned} $$
-
-    where $n$ is the candidate, as in torch's equations, and $d$ is the hidden size.
-
-    It is called like `torch.nn.GRU`, with the same shapes, gate order and weight names
-    (`weight_hh_l0` and so on, read-only). A cell has one bias vector, and $b_{hn} = 0$
-    without `candidate_bias`. `isometry.load_foreign` loads checkpoints from
-    `nn.GRU`, and replaces each gate's recurrent map with the nearest rotation. Such
-    checkpoints usually need `candidate_bias`. `to_torch` returns an `nn.GRU`.
-
-    Each of the three maps is an orthogonal matrix, as in `ExpLSTM`. For any values of
-    the parameters, as long as all $|h_j| \le 1$ (which holds if the initial state is
-    zero),
-
-    $$ \lVert \partial h' / \partial h \rVert
-       \le 2 + \tfrac{1}{4} \max_j |(W_n h + b_{hn})_j|. $$
-
-    [LM19] only conjectures that gated cells benefit from orthogonal maps.
-
-    Args:
-        input_size: number of features of the input.
-        hidden_size: number of features of the state.
-        num_layers: number of layers; each reads the outputs of the previous layer.
-        bias: whether a cell has a bias, with one number for each gate and feature.
-        batch_first: whether the batch comes before time.
-        dropout: probability of dropout between layers.
-        bidirectional: whether a second cell reads each layer's input backwards.
-        device: device of the parameters.
-        dtype: dtype of the parameters.
-        candidate_bias: whether there is also a bias $b_{hn}$, which the reset gate
-            multiplies, as in torch. It needs `bias`.
-        retraction: "exp", "cayley", "pade-m" with a degree m, or a map object, as in
-            `isometry.orthogonal`.
-        init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
-            "haar" is usual for gated cells.
-        rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle of the coordinates exceeds this
-            radius. If both `rebase_every` and `rebase_radius` are None, the base stays
-            at the initial maps.
-        last_only: whether to return only the last output, on a time axis of length 1.
-            With two directions, it contains the final state of each direction.
-        generator: source of the random numbers for `init`.
-
-    References:
-        [LM19] section 5.2, which leaves this network for future research.
-    """
-
-    gates = GRU
-    mode = "GRU"
-    device: InitVar[torch.device | str | None] = None
-    dtype: InitVar[torch.dtype | None] = None
-    _: KW_ONLY
-    candidate_bias: bool = False
-
-    def _check_options(self) -> None:
-        super()._check_options()
-        if self.candidate_bias and not self.bias:
-            raise ValueError(
-                "`candidate_bias` must be False without `bias`; got True. Pass "
-                "`bias=True`, or leave `candidate_bias` out."
-            )
-
-
-forget_place(ExpLSTM)
-forget_place(ExpGRU)

@@ -7,9 +7,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, fields
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import KW_ONLY, InitVar, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +17,8 @@ from isometry._backend import TimeSteps
 from isometry._backend.nonlinearities import Sigma
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off, transforms
-from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State, forget_place
+from isometry.nn._cell import AbstractCell, State
+from isometry.nn._recurrent import AbstractRecurrent, forget_factory_options
 from isometry.nn._scan import Weights, input_drive, scan
 from isometry.nn._sequence import Pass
 from isometry.parametrizations._coordinates import coordinates_of
@@ -110,33 +109,18 @@ def smooth_sigma(epsilon: float) -> Sigma:
 class AbstractComparatorCell(AbstractCell):
     """A cell with an input weight, a recurrent map, one bias and an initial state.
 
-    Args:
-        network: the network, whose options the cell keeps.
-        inputs: number of features of an input.
-        **place: device and dtype of the parameters, and the source of their values.
+    The constructor of a subclass takes the sizes, a `Draw`, and the options of the
+    cell. It checks and stores the options, and calls `draw_parameters` at the end.
 
     Attributes:
-        options: the options of the network.
         bias: one number for each feature.
     """
 
     bias: nn.Parameter
 
-    def __init__(
-        self, network: "AbstractComparator", inputs: int, **place: Any
-    ) -> None:
-        super().__init__(inputs, network.hidden_size)
-        names = [option.name for option in fields(network)]
-        self.options: Any = SimpleNamespace(**{k: getattr(network, k) for k in names})
-        self.draw_parameters(Draw(**place))
-
     @abstractmethod
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters and buffers, with their initial values.
-
-        Raises:
-            ValueError: if an option of the cell has an invalid value.
-        """
+        """Create all parameters and buffers, with their initial values."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -227,11 +211,12 @@ class AbstractDenseCell(AbstractComparatorCell):
         return H, (last,)
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
+@forget_factory_options
+@dataclass(eq=False, repr=False)
 class AbstractComparator(AbstractRecurrent):
     """A network of other authors, to compare with `ExpRNN`, made of layers of cells.
 
-    Each subclass is a dataclass whose fields are the options of the network.
+    Each subclass is a dataclass, and adds the options of its network.
 
     Args:
         input_size: number of features of the input.
@@ -249,15 +234,18 @@ class AbstractComparator(AbstractRecurrent):
         generator: source of the random numbers for the initial values.
     """
 
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    _: KW_ONLY
+    last_only: bool = False
     batch_first: bool = False
     dropout: float = 0.0
     bidirectional: bool = False
     chunk: int | None = None
     device: InitVar[torch.device | str | None] = None
     dtype: InitVar[torch.dtype | None] = None
-
-
-forget_place(AbstractComparator)
+    generator: InitVar[torch.Generator | None] = None
 
 
 def _can_recompute() -> bool:

@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from isometry._backend.nonlinearities import modrelu
-from isometry.nn._recurrent import check_choice, is_positive
+from isometry._checks import check_flags
+from isometry.nn._cell import FactoryOptions, check_choice, is_positive
 from isometry.nn._scan import real_form
 from isometry.nn.comparators.cell import (
     AbstractComparator,
@@ -228,33 +229,51 @@ def _modrelu(z: Tensor, b: Tensor) -> Tensor:
     return z * (torch.relu(m + b) / m)
 
 
+def _check_style(n: int, capacity: int, style: Style) -> None:
+    """Raise unless the style is known, and fits the sizes."""
+    check_choice("style", style, get_args(Style), "The paper uses 'tunable'.")
+    if style == "fft" and (n < 2 or n & (n - 1)):
+        raise ValueError(
+            f"`hidden_size` must be a power of two for the style 'fft'; got {n}. "
+            f"Use 'tunable' for other even sizes."
+        )
+    if style == "tunable" and (n < 2 or n % 2):
+        raise ValueError(
+            f"`hidden_size` must be even, because coordinates are rotated in "
+            f"pairs; got {n}. Use {n + 1}."
+        )
+    if style == "tunable" and (not is_positive(capacity) or capacity % 2):
+        even = capacity + 1 if is_positive(capacity) else 2
+        raise ValueError(
+            f"`capacity` must be a positive even integer, because layers come in "
+            f"pairs; got {capacity!r}. Use {even}."
+        )
+
+
 class EURNNCell(AbstractLoopCell):
     """One direction of one layer of `EURNN`."""
 
     sigma = staticmethod(_modrelu)
 
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        draw: Draw,
+        *,
+        capacity: int,
+        style: Style,
+        unitary: bool,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        check_flags(unitary=unitary)
+        _check_style(hidden_size, capacity, style)
+        self.planes, self.unitary = Planes(hidden_size, capacity, style), unitary
+        self.draw_parameters(draw)
+
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
-        n, capacity, style = self.hidden_size, self.options.capacity, self.options.style
-        check_choice("style", style, get_args(Style), "The paper uses 'tunable'.")
-        if style == "fft" and (n < 2 or n & (n - 1)):
-            raise ValueError(
-                f"`hidden_size` must be a power of two for the style 'fft'; got {n}. "
-                f"Use 'tunable' for other even sizes."
-            )
-        if style == "tunable" and (n < 2 or n % 2):
-            raise ValueError(
-                f"`hidden_size` must be even, because coordinates are rotated in "
-                f"pairs; got {n}. Use {n + 1}."
-            )
-        if style == "tunable" and (not is_positive(capacity) or capacity % 2):
-            even = capacity + 1 if is_positive(capacity) else 2
-            raise ValueError(
-                f"`capacity` must be a positive even integer, because layers come in "
-                f"pairs; got {capacity!r}. Use {even}."
-            )
-        self.planes = Planes(n, capacity, style)
-        shape, unitary = self.planes.shape, self.options.unitary
+        n, shape, unitary = self.hidden_size, self.planes.shape, self.unitary
         uniform = draw.complex_uniform if unitary else draw.uniform
         self.weight_ih = uniform(n, self.input_size, bound=0.01)
         self.theta = draw.uniform(*shape, bound=_LARGEST_ANGLE)
@@ -312,4 +331,14 @@ class EURNN(AbstractComparator):
     capacity: int = 2
     style: Style = "tunable"
     unitary: bool = True
-    cell_class = EURNNCell
+
+    def _make_cell(self, inputs: int, factory: FactoryOptions) -> EURNNCell:
+        n, draw = self.hidden_size, Draw(**factory)
+        return EURNNCell(
+            inputs,
+            n,
+            draw,
+            capacity=self.capacity,
+            style=self.style,
+            unitary=self.unitary,
+        )

@@ -17,7 +17,7 @@ from isometry._orthonormal import unit_vectors
 from isometry._torch import autocast_off
 from isometry.groups import SO
 from isometry.linalg import householder
-from isometry.nn._recurrent import Nonlinearity, check_choice, is_positive
+from isometry.nn._cell import FactoryOptions, Nonlinearity, check_choice, is_positive
 from isometry.nn.comparators.cell import AbstractComparator, AbstractDenseCell, Draw
 
 
@@ -26,15 +26,27 @@ class HouseholderCell(AbstractDenseCell):
 
     sigma = Sigma("leaky_relu")
 
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n = self.hidden_size
-        m = n if self.options.reflections is None else self.options.reflections
-        if not is_positive(m) or m > n:
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        draw: Draw,
+        *,
+        reflections: int | None,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        n = hidden_size
+        self.reflections = n if reflections is None else reflections
+        if not is_positive(self.reflections) or self.reflections > n:
             raise ValueError(
                 f"`reflections` must be an integer between 1 and hidden_size = {n}; "
-                f"got {m!r}. The default is `hidden_size`."
+                f"got {reflections!r}. The default is `hidden_size`."
             )
+        self.draw_parameters(draw)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n, m = self.hidden_size, self.reflections
         self.weight_ih = draw.input_weight(n, self.input_size)
         self.V = draw.normal(n, m, std=0.01)
         self.redundant = {"V": m * (m - 1) // 2}
@@ -84,7 +96,10 @@ class HouseholderRNN(AbstractComparator):
     """
 
     reflections: int | None = None
-    cell_class = HouseholderCell
+
+    def _make_cell(self, inputs: int, factory: FactoryOptions) -> HouseholderCell:
+        n, draw = self.hidden_size, Draw(**factory)
+        return HouseholderCell(inputs, n, draw, reflections=self.reflections)
 
     def renormalize_(self) -> None:
         """Divide the vectors of the reflections by their lengths; W does not change.
@@ -99,20 +114,33 @@ class HouseholderRNN(AbstractComparator):
 class SpectralCell(AbstractDenseCell):
     """One direction of one layer of `SpectralRNN`."""
 
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n, margin = self.hidden_size, self.options.margin
-        name, names = self.options.nonlinearity, get_args(Nonlinearity)
-        check_choice("nonlinearity", name, names, "'tanh' is usual.")
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        draw: Draw,
+        *,
+        margin: float,
+        nonlinearity: Nonlinearity,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        names = get_args(Nonlinearity)
+        check_choice("nonlinearity", nonlinearity, names, "'tanh' is usual.")
         if not 0 <= margin <= 1:
             raise ValueError(
                 f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
                 f"orthogonal."
             )
-        self.sigma = Sigma(name)
+        self.sigma, self.margin = Sigma(nonlinearity), margin
+        self.draw_parameters(draw)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n = self.hidden_size
         self.weight_ih = draw.input_weight(n, self.input_size)
-        where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
-        U, V = SO(n).random(2, **where)
+        U, V = SO(n).random(
+            2, generator=draw.generator, dtype=torch.float64, device="cpu"
+        )
         self.U, self.V = draw.parameter(U), draw.parameter(V)
         record(self, "U", SO(n), guarded=True)
         record(self, "V", SO(n), guarded=True)
@@ -121,7 +149,7 @@ class SpectralCell(AbstractDenseCell):
 
     def singular_values(self) -> Tensor:
         """The singular values of the weight."""
-        return 1 + self.options.margin * (2 * torch.sigmoid(self.p) - 1)
+        return 1 + self.margin * (2 * torch.sigmoid(self.p) - 1)
 
     def recurrent_matrix(self) -> Tensor:
         """The matrix W, whose singular values differ from 1 by at most the margin."""
@@ -161,4 +189,9 @@ class SpectralRNN(AbstractComparator):
 
     margin: float = 0.1
     nonlinearity: Nonlinearity = "tanh"
-    cell_class = SpectralCell
+
+    def _make_cell(self, inputs: int, factory: FactoryOptions) -> SpectralCell:
+        n, draw = self.hidden_size, Draw(**factory)
+        return SpectralCell(
+            inputs, n, draw, margin=self.margin, nonlinearity=self.nonlinearity
+        )

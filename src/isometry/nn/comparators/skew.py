@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isometry._backend.nonlinearities import Sigma
 from isometry.linalg import cayley, expm_skew, skew
-from isometry.nn._recurrent import check_choice
+from isometry.nn._cell import FactoryOptions, check_choice
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractDenseCell,
@@ -27,21 +27,33 @@ class ScoRNNCell(AbstractDenseCell):
     sigma = Sigma("modrelu")
     D: Tensor
 
-    def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their initial values."""
-        n = self.hidden_size
-        negatives = n // 2 if self.options.negatives is None else self.options.negatives
-        if not isinstance(negatives, int) or not 0 <= negatives <= n:
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        draw: Draw,
+        *,
+        negatives: int | None,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        n = hidden_size
+        self.negatives = n // 2 if negatives is None else negatives
+        if not isinstance(self.negatives, int) or not 0 <= self.negatives <= n:
             raise ValueError(
                 f"`negatives` must be an integer between 0 and hidden_size = {n}; got "
                 f"{negatives!r}. The default is half of `hidden_size`."
             )
+        self.draw_parameters(draw)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Create all parameters, with their initial values."""
+        n = self.hidden_size
         self.weight_ih = draw.uniform(n, self.input_size, bound=0.01)
         self.X = draw.parameter(cayley_blocks(n, draw))
         self.redundant = {"X": n * n - n * (n - 1) // 2}
         self.bias = draw.zeros(n)
         signs = torch.ones(n, device="cpu")
-        signs[n - negatives :] = -1
+        signs[n - self.negatives :] = -1
         self.register_buffer("D", signs.to(self.X))
 
     def recurrent_matrix(self) -> Tensor:
@@ -77,7 +89,10 @@ class ScoRNN(AbstractComparator):
     """
 
     negatives: int | None = None
-    cell_class = ScoRNNCell
+
+    def _make_cell(self, inputs: int, factory: FactoryOptions) -> ScoRNNCell:
+        n, draw = self.hidden_size, Draw(**factory)
+        return ScoRNNCell(inputs, n, draw, negatives=self.negatives)
 
 
 def scaled_cayley(X: Tensor, D: Tensor) -> Tensor:
@@ -105,10 +120,21 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
 class ScuRNNCell(AbstractDenseCell):
     """One direction of one layer of `ScuRNN`."""
 
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        draw: Draw,
+        *,
+        epsilon: float,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        self.sigma = smooth_sigma(epsilon)
+        self.draw_parameters(draw)
+
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
-        self.sigma = smooth_sigma(self.options.epsilon)
         self.weight_ih = draw.complex_input_weight(n, inputs)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
@@ -154,7 +180,10 @@ class ScuRNN(AbstractComparator):
     """
 
     epsilon: float = 1e-5
-    cell_class = ScuRNNCell
+
+    def _make_cell(self, inputs: int, factory: FactoryOptions) -> ScuRNNCell:
+        n, draw = self.hidden_size, Draw(**factory)
+        return ScuRNNCell(inputs, n, draw, epsilon=self.epsilon)
 
 
 # for each nonlinearity, the factor by which the authors multiply the unitary matrix
@@ -164,13 +193,25 @@ _GAIN = {"tanh": 1.05, "relu": 1.40}
 class LieCell(AbstractDenseCell):
     """One direction of one layer of `LieRNN`."""
 
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        draw: Draw,
+        *,
+        nonlinearity: Literal["tanh", "relu"],
+        gain: float | None,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        remedy = "For modReLU use `ExpRNN(unitary=True)`."
+        check_choice("nonlinearity", nonlinearity, _GAIN, remedy)
+        self.sigma = Sigma(nonlinearity)
+        self.gain = _GAIN[nonlinearity] if gain is None else gain
+        self.draw_parameters(draw)
+
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
-        name, n, inputs = self.options.nonlinearity, self.hidden_size, self.input_size
-        remedy = "For modReLU use `ExpRNN(unitary=True)`."
-        check_choice("nonlinearity", name, _GAIN, remedy)
-        self.sigma = Sigma(name)
-        self.beta = _GAIN[name] if self.options.gain is None else self.options.gain
+        n, inputs = self.hidden_size, self.input_size
         self.weight_ih = draw.complex_input_weight(n, inputs)
         parts = draw.normal(n, n, 2, std=1.0).detach()
         self.X = draw.parameter(torch.view_as_complex(parts))
@@ -179,7 +220,7 @@ class LieCell(AbstractDenseCell):
 
     def recurrent_matrix(self) -> Tensor:
         """The unitary matrix W times the gain."""
-        return self.beta * expm_skew(skew(self.X))
+        return self.gain * expm_skew(skew(self.X))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -223,4 +264,7 @@ class LieRNN(AbstractComparator):
 
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     gain: float | None = None
-    cell_class = LieCell
+
+    def _make_cell(self, inputs: int, factory: FactoryOptions) -> LieCell:
+        n, draw = self.hidden_size, Draw(**factory)
+        return LieCell(inputs, n, draw, nonlinearity=self.nonlinearity, gain=self.gain)

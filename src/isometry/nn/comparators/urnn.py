@@ -11,6 +11,7 @@ from torch import Tensor
 from isometry._backend.nonlinearities import complex_modrelu, smooth_modrelu
 from isometry._declare import record
 from isometry.groups import U
+from isometry.nn._cell import FactoryOptions
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractDenseCell,
@@ -27,18 +28,31 @@ class URNNCell(AbstractLoopCell):
 
     permutation: Tensor
 
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        draw: Draw,
+        *,
+        epsilon: float,
+        bias_bound: float,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        epsilon = smooth_sigma(epsilon).epsilon
+        modrelu = partial(smooth_modrelu, epsilon=epsilon)
+        self.sigma = modrelu if epsilon else complex_modrelu
+        self.bias_bound = bias_bound
+        self.draw_parameters(draw)
+
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
-        epsilon = smooth_sigma(self.options.epsilon).epsilon
-        modrelu = partial(smooth_modrelu, epsilon=epsilon)
-        self.sigma = modrelu if epsilon else complex_modrelu
         self.weight_ih = draw.complex_input_weight(n, inputs)
         self.theta = draw.uniform(3, n, bound=math.pi)
         self.v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n))
         order = torch.randperm(n, generator=draw.generator, device="cpu")
         self.register_buffer("permutation", order.to(self.theta.device))
-        self.bias = draw.uniform(n, bound=self.options.bias_bound)
+        self.bias = draw.uniform(n, bound=self.bias_bound)
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def state_map(self) -> LinearFunction:
@@ -79,7 +93,12 @@ class URNN(AbstractComparator):
 
     epsilon: float = 1e-5
     bias_bound: float = 0.01
-    cell_class = URNNCell
+
+    def _make_cell(self, inputs: int, factory: FactoryOptions) -> URNNCell:
+        n, draw = self.hidden_size, Draw(**factory)
+        return URNNCell(
+            inputs, n, draw, epsilon=self.epsilon, bias_bound=self.bias_bound
+        )
 
 
 def structured_map(theta: Tensor, v: Tensor, permutation: Tensor) -> LinearFunction:
@@ -109,16 +128,28 @@ def _fourier(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
 class FullCapacityCell(AbstractDenseCell):
     """One direction of one layer of `FullCapacityURNN`."""
 
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        draw: Draw,
+        *,
+        epsilon: float,
+        bias_bound: float,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        self.sigma, self.bias_bound = smooth_sigma(epsilon), bias_bound
+        self.draw_parameters(draw)
+
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
-        self.sigma = smooth_sigma(self.options.epsilon)
         self.weight_ih = draw.complex_input_weight(n, inputs)
         self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
         # Record the manifold without a check: the weight is unitary by construction, in
         # every precision, and on the meta device it has no values to check.
         record(self, "weight_hh", U(n), guarded=True)
-        self.bias = draw.uniform(n, bound=self.options.bias_bound)
+        self.bias = draw.uniform(n, bound=self.bias_bound)
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def recurrent_matrix(self) -> Tensor:
@@ -162,7 +193,12 @@ class FullCapacityURNN(AbstractComparator):
 
     epsilon: float = 1e-5
     bias_bound: float = 0.01
-    cell_class = FullCapacityCell
+
+    def _make_cell(self, inputs: int, factory: FactoryOptions) -> FullCapacityCell:
+        n, draw = self.hidden_size, Draw(**factory)
+        return FullCapacityCell(
+            inputs, n, draw, epsilon=self.epsilon, bias_bound=self.bias_bound
+        )
 
 
 def _structured_unitary(n: int, generator: torch.Generator | None) -> Tensor:
