@@ -6,9 +6,11 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from isometry.nn import EURNN, ExpGRU, ExpLSTM, ExpRNN, ExpRNNCell, ScoRNN
+from tests.nn.comparators import CASES
 
 pytestmark = pytest.mark.errors
 
+NETWORKS = [ExpRNN, ExpLSTM, ExpGRU, *{case.make: None for case in CASES.values()}]
 X = torch.zeros(7, 4, 3)
 
 
@@ -109,6 +111,19 @@ def test_autocast_does_not_take_the_imaginary_part_away():
 def test_options_that_do_not_fit(options, message):
     with pytest.raises(ValueError, match=message):
         ExpRNN(3, 5, **options)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", ["input_size", "hidden_size", "num_layers"])
+@pytest.mark.parametrize("size", [None, 0, -1, 2.5, True, "4"], ids=repr)
+def test_sizes_are_positive_integers(network, name, size):
+    """All sizes are checked before they are used.
+
+    `ExpRNN(3, None)` used to say "unsupported operand type(s) for *".
+    """
+    message = rf"`{name}` must be a positive integer; got {size!r}"
+    with pytest.raises(ValueError, match=message):
+        network(**{"input_size": 3, "hidden_size": 4, name: size})
 
 
 @pytest.mark.parametrize(

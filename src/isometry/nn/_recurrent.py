@@ -197,7 +197,11 @@ class AbstractRecurrent(nn.Module, ABC):
             bidirectional=self.bidirectional,
             last_only=self.last_only,
         )
-        check_sizes(num_layers=self.num_layers)
+        check_sizes(
+            input_size=self.input_size,
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+        )
         dropout, chunk = self.dropout, self.chunk
         number = isinstance(dropout, int | float) and not isinstance(dropout, bool)
         if not (number and 0 <= dropout <= 1):
