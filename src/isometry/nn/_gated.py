@@ -231,5 +231,19 @@ class GatedCell(AbstractNamedCell):
         return state
 
 
-LSTM = Gates(4, 2, _next_lstm_state, False, torch.lstm, nn.LSTM)
-GRU = Gates(3, 1, _next_gru_state, True, torch.gru, nn.GRU)
+LSTM = Gates(
+    number=4,
+    states=2,
+    next_state=_next_lstm_state,
+    resets=False,
+    loop=torch.lstm,
+    layer=nn.LSTM,
+)
+GRU = Gates(
+    number=3,
+    states=1,
+    next_state=_next_gru_state,
+    resets=True,
+    loop=torch.gru,
+    layer=nn.GRU,
+)
