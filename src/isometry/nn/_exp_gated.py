@@ -106,6 +106,10 @@ class ExpLSTM(AbstractGated):
             With two directions, it contains the final state of each direction.
         generator: source of the random numbers for `init`.
 
+    Raises:
+        TypeError: if a flag is not True or False.
+        ValueError: if another option has an invalid value.
+
     References:
         [LM19] section 5.2, which leaves this network for future research.
     """
@@ -190,6 +194,10 @@ class ExpGRU(AbstractGated):
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.
         generator: source of the random numbers for `init`.
+
+    Raises:
+        TypeError: if a flag is not True or False.
+        ValueError: if another option has an invalid value.
 
     References:
         [LM19] section 5.2, which leaves this network for future research.

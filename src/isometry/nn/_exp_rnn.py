@@ -302,6 +302,10 @@ class ExpRNN(AbstractNamedRecurrent):
             the backward pass recomputes the others. This saves memory.
         generator: source of the random numbers for `init`.
 
+    Raises:
+        TypeError: if a flag is not True or False.
+        ValueError: if another option has an invalid value.
+
     References:
         [LM19]; [Lez19] for a moving base.
     """

@@ -209,7 +209,10 @@ class GatedCell(AbstractNamedCell):
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
         The bias is the sum of torch's two biases, except for the candidate of a GRU.
-        If its second bias is not zero, the cell needs a `bias_hn`.
+
+        Raises:
+            ValueError: if torch's second bias for the candidate is not zero, and this
+                cell has no `bias_hn`.
         """
         state, n = super().plain_state(weights), self.hidden_size
         state["weight_hh"] = state["weight_hh"].unflatten(0, (self.gates.number, n))
