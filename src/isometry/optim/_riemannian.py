@@ -159,8 +159,10 @@ class AbstractRiemannian(Optimizer, ABC):
                 if name not in state:
                     parts = complex(start, start) if p.is_complex() else start
                     state[name] = torch.full_like(p, parts)
-        states = [[self.state[p][name] for p in params] for name in ("step", *buffers)]
-        return params, [p.grad for p in params if p.grad is not None], states
+        gradients = [p.grad for p in params if p.grad is not None]
+        names = ("step", *buffers)
+        lists = [[self.state[p][name] for p in params] for name in names]
+        return params, gradients, lists
 
     def _batches(self, group: ParamGroup) -> Iterator[tuple[list[Tensor], int]]:
         """Yield the parameters that have a gradient, in batches, and count their steps.
@@ -189,7 +191,8 @@ class AbstractRiemannian(Optimizer, ABC):
         manifold = group["manifold"]
         frame = manifold.frame()
         Q = _join([_flat(p, manifold) for p in params])
-        G = _join([_flat(p.grad, manifold) for p in params])
+        gradients = [p.grad for p in params if p.grad is not None]
+        G = _join([_flat(gradient, manifold) for gradient in gradients])
         names = self.state[params[0]].keys() - {"step"}
         old = {name: _join([self.state[p][name] for p in params]) for name in names}
         g = frame.gradient(Q, -G if group["maximize"] else G)
@@ -200,8 +203,8 @@ class AbstractRiemannian(Optimizer, ABC):
         if step % frame.polish_every == 0:
             P = manifold.polish(P)
         new = vectors | update.squares
-        if not _all_finite([P, *new.values()]):
-            ok = _finite([P, *new.values()])
+        if not _all_finite(P, *new.values()):
+            ok = _finite(P, *new.values())
             P = _choose(ok, P, Q)
             for name, value in new.items():
                 start = update.start if name in update.squares else 0.0
@@ -282,7 +285,7 @@ def _name(manifold: AbstractManifold | None) -> str | None:
     return None if manifold is None else repr(manifold)
 
 
-def _flat(X: Any, manifold: AbstractManifold) -> Tensor:
+def _flat(X: Tensor, manifold: AbstractManifold) -> Tensor:
     """Points, or their gradients, reshaped to have exactly one batch axis."""
     return points(X, manifold).reshape(-1, *manifold.shape)
 
@@ -297,23 +300,23 @@ def _part(X: Tensor, number: int) -> Sequence[Tensor]:
     return (X,) if number == 1 else X.chunk(number)
 
 
-def _all_finite(tensors: list[Tensor]) -> bool:
+def _all_finite(Q: Tensor, *state: Tensor) -> bool:
     """Whether the sum of all entries is finite.
 
     Only one number is read from the device. The answer is also False if the sum of
     finite numbers overflows, and for fake tensors, which have no values.
     """
-    total: Any = sum(X.sum() for X in tensors)
+    total = sum((X.sum() for X in state), Q.sum())
     return not is_fake(total) and bool(total.isfinite())
 
 
-def _finite(tensors: list[Tensor]) -> Tensor:
-    """For each point of the batch, whether its entries in all tensors are finite.
+def _finite(Q: Tensor, *state: Tensor) -> Tensor:
+    """For each point, whether its entries and those of its state are finite.
 
     As in `_all_finite`, the sum of the entries is tested.
     """
-    total: Any = sum(X.flatten(1).sum(1) for X in tensors)
-    return total.isfinite()
+    sums = (X.flatten(1).sum(1) for X in state)
+    return sum(sums, Q.flatten(1).sum(1)).isfinite()
 
 
 def _choose(ok: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """Riemannian gradient descent, with momentum."""
 
-from typing import Any
-
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
@@ -99,8 +97,10 @@ class RiemannianSGD(AbstractRiemannian):
 
     def _plain_step(self, group: ParamGroup) -> None:
         params = [p for p in group["params"] if p.grad is not None]
-        buffers: list[Any] = [self.state[p].get("momentum_buffer") for p in params]
-        gradients = [p.grad for p in params]
+        buffers: list[Tensor | None] = [
+            self.state[p].get("momentum_buffer") for p in params
+        ]
+        gradients = [p.grad for p in params if p.grad is not None]
         names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
         sgd(
             params,
