@@ -34,6 +34,7 @@ class AbstractNamedCell(AbstractCell):
         There are two biases as in torch, or none. The key "bias" stands for the
         threshold of modReLU, which torch does not have.
         """
+        # torch stacks the matrices of all gates into one
         W = self.weight_hh.flatten(0, -2)
         biases = {} if self.bias is None else self.torch_biases(self.bias)
         # not `{...} | biases`, which Dynamo in torch 2.7 cannot trace
@@ -150,18 +151,23 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
         saved = {name: tuple(state[prefix + name].shape) for name in names}
         if saved != shapes:
             problems = [
-                f"{prefix}{k} {s}" for k, s in saved.items() if shapes.get(k) != s
+                f"{prefix}{name} {shape}"
+                for name, shape in saved.items()
+                if shapes.get(name) != shape
             ]
-            problems += [f"no {prefix}{k}" for k in shapes if k not in saved]
+            problems += [f"no {prefix}{name}" for name in shapes if name not in saved]
             raise ValueError(
                 f"`state_dict` must have the tensors of torch's {twin} for this "
                 f"{type(self).__name__}; got {', '.join(problems)}. Build this layer "
                 f"with the sizes and options of the saved layer."
             )
         for i, (suffix, cell) in enumerate(self._cells_by_suffix().items()):
-            stems = [k.removesuffix(suffix) for k in names if k.endswith(suffix)]
-            parts = {stem: state.pop(f"{prefix}{stem}{suffix}") for stem in stems}
-            plain = cell.plain_state(parts)
+            weights = {
+                name.removesuffix(suffix): state.pop(prefix + name)
+                for name in names
+                if name.endswith(suffix)
+            }
+            plain = cell.plain_state(weights)
             state.update((f"{prefix}cells.{i}.{key}", X) for key, X in plain.items())
 
     @property
@@ -196,10 +202,11 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
 
     def __getattr__(self, name: str) -> Any:
         match = _NAME.fullmatch(name) if name.startswith(("weight_", "bias_")) else None
-        if match is not None and match[2] in (cells := self._cells_by_suffix()):
-            weights = cells[match[2]].torch_weights()
-            if match[1] in weights:
-                return weights[match[1]]
+        if match is not None:
+            stem, suffix = match[1], match[2]
+            cell = self._cells_by_suffix().get(suffix)
+            if cell is not None and stem in (weights := cell.torch_weights()):
+                return weights[stem]
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -191,8 +191,9 @@ class GatedCell(AbstractNamedCell):
             v = v if second is None else v + second
             state = self.gates.next_state(u_t, v, state)
             states.append(state)
-        every = [torch.cat(part) for part in zip(*states, strict=True)]
-        return every[0], *(time_steps.last(part) for part in every)
+        # the outputs of all time steps and, in an LSTM, all cell states c
+        parts = [torch.cat(part) for part in zip(*states, strict=True)]
+        return parts[0], *(time_steps.last(part) for part in parts)
 
     def recurrent_matrix(self) -> Tensor:
         """The recurrent map of the first gate; the other gates have their own."""

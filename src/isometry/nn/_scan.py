@@ -139,7 +139,7 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dH: Tensor | None, dh_last: Tensor | None) -> tuple:
         if dH is None and dh_last is None:
-            return (None,) * 7
+            return (None,) * len(ctx.needs_input_grad)
         cotangents = [g for g in (dH, dh_last) if g is not None]
         # `scan` turned autocast off only for the forward pass
         with autocast_off(cotangents[0].device):
@@ -163,12 +163,12 @@ class Scan(torch.autograd.Function):
         for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
             if not is_saved:
                 H, m = _states(x[rows], weights, first, part)
-            r = weights.recurrence(first, part, m)
+            recurrence = weights.recurrence(first, part, m)
             D = recycled(H.shape, H)
             dH_part = None if dH is None else dH[rows]
             ends = _ends(dh_last, after, first)
-            backend = backend_for(D, H, W, first, r.b, m, dH_part, ends)
-            gradients = backend.scan_adjoint(D, H, r, dH_part, ends)
+            backend = backend_for(D, H, W, first, recurrence.b, m, dH_part, ends)
+            gradients = backend.scan_adjoint(D, H, recurrence, dH_part, ends)
             dW += gradients.W
             if db is not None:
                 db += D.sum(0) if gradients.b is None else gradients.b
@@ -190,12 +190,14 @@ def _states(
         first: the states before the first time step.
         time_steps: the rows of each time step.
     """
-    rows, n, m = time_steps.rows, first.shape[1], None
+    rows, n = time_steps.rows, first.shape[1]
     H = recycled((rows, n), first)
+    m = None
     if NONLINEARITIES[weights.sigma.name].keeps_moduli:
         m = recycled((rows, n // 2), first)
-    r, T, b = weights.recurrence(first, time_steps, m), weights.T, weights.summand()
-    # the drive, T x + b; a class index selects a column of T
+    # First write the drive T x + b to H; the recurrence then replaces it with the
+    # states. A class index selects a column of T.
+    T, b = weights.T, weights.summand()
     if not x.is_floating_point():
         table = T.mT.contiguous() if b is None else T.mT + b
         torch.index_select(table, 0, x, out=H)
@@ -203,7 +205,8 @@ def _states(
         torch.mm(x, T.mT, out=H)
     else:
         torch.addmm(b, x, T.mT, out=H)
-    backend_for(H, r.W, first, r.b, m).scan(H, r)
+    recurrence = weights.recurrence(first, time_steps, m)
+    backend_for(H, weights.W, first, recurrence.b, m).scan(H, recurrence)
     return H, m
 
 
@@ -237,22 +240,27 @@ def _adjoint(
     ctx: Any, dH: Tensor | None, dh_last: Tensor | None
 ) -> list[Tensor | None]:
     """The gradients, computed by operations that can be differentiated again."""
-    saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[6])
+    x, T, W, b, _, _, h0, *_ = ctx.saved_tensors
     with torch.enable_grad():
         # One saved tensor may depend on another: the initial state may be the result of
         # an earlier call with the same weight. A derivative with respect to the weight
         # would include this dependence, which the outer graph already accounts for. So
         # differentiate with respect to aliases, which do not depend on each other.
+        saved = (x, T, W, b, h0)
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, T, W, b, h0 = inputs
-        outputs: Any = unrolled(x, Weights(T, W, b, ctx.sigma), h0, ctx.run)
-    cotangents = {i: g for i, g in enumerate((dH, dh_last)) if g is not None}
+        outputs = unrolled(x, Weights(T, W, b, ctx.sigma), h0, ctx.run)
+    pairs = [
+        (output, cotangent)
+        for output, cotangent in zip(outputs, (dH, dh_last), strict=True)
+        if output is not None and cotangent is not None
+    ]
     # the first two arguments of `Scan.forward`, sigma and run, are not tensors
     indices = [i for i, need in enumerate(ctx.needs_input_grad[2:]) if need]
     gradients = torch.autograd.grad(
-        [outputs[i] for i in cotangents],
+        [output for output, _ in pairs],
         [inputs[i] for i in indices],
-        [*cotangents.values()],
+        [cotangent for _, cotangent in pairs],
         create_graph=torch.is_grad_enabled(),
         allow_unused=True,
     )

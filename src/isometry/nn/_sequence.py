@@ -13,7 +13,7 @@ from isometry._backend import TimeSteps
 from isometry._checks import check_is_tensor
 from isometry._torch import is_fake, transforms
 
-# the remedy for the tensors of a packed sequence that do not fit each other
+# ends the messages about packed sequences whose tensors do not fit each other
 _PACK = "Pack sequences with `torch.nn.utils.rnn.pack_sequence`."
 
 
@@ -196,17 +196,18 @@ def cast_input(state: Tensor, x: Tensor) -> Tensor:
     already have the dtype of `state`, but a complex cell also accepts real inputs of
     the same precision. Under autocast, real numbers are cast.
     """
+    _check_device(x, state, "input")
     if _is_index(x):
-        return _cast(x.long(), state.device, torch.int64, "input")
+        return x.long()
     dtype = state.dtype if x.is_complex() else state.real.dtype
-    return _cast(x, state.device, dtype, "input")
+    return _cast(x, dtype, "input")
 
 
 def cast_state(state: Tensor, hx: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return a user's state in the dtype of `state`, or raise.
 
-    The state must have this shape. The dtypes must agree, except that real numbers are
-    cast under autocast.
+    `hx` must have the shape `shape`. The dtypes must agree, except that real numbers
+    are cast under autocast.
     """
     check_is_tensor(hx, name="hx")
     if tuple(hx.shape) != shape:
@@ -214,15 +215,20 @@ def cast_state(state: Tensor, hx: Tensor, shape: tuple[int, ...]) -> Tensor:
             f"`hx` must have shape {shape}; got {tuple(hx.shape)}. Leave it out to "
             f"start at the default state."
         )
-    return _cast(hx, state.device, state.dtype, "hx")
+    _check_device(hx, state, "hx")
+    return _cast(hx, state.dtype, "hx")
 
 
-def _cast(x: Tensor, device: torch.device, dtype: torch.dtype, name: str) -> Tensor:
-    if x.device != device:
+def _check_device(x: Tensor, state: Tensor, name: str) -> None:
+    if x.device != state.device:
         raise ValueError(
-            f"`{name}` must be on the device of the layer, {device}; got {x.device}. "
-            f"Move it, or the layer, with `.to`."
+            f"`{name}` must be on the device of the layer, {state.device}; got "
+            f"{x.device}. Move it, or the layer, with `.to`."
         )
+
+
+def _cast(x: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    """Return `x` in this dtype; raise if it has another one, except under autocast."""
     if x.dtype == dtype:
         return x
     if torch.is_autocast_enabled(x.device.type) and not x.is_complex():
