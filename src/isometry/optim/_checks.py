@@ -45,8 +45,9 @@ def check_param_group(group: dict) -> None:
         return
     check_is_manifold(manifold, otherwise=", or None for plain parameters")
     resolve_retraction(group)
-    usual = [f"params[{i}]" for i in range(len(group["params"]))]
-    for name, p in zip(group.get("param_names", usual), group["params"], strict=True):
+    params = group["params"]
+    names = group.get("param_names", [f"params[{i}]" for i in range(len(params))])
+    for name, p in zip(names, params, strict=True):
         _check_parameter(p, name)
         check_point(p, manifold, name=name)
 
@@ -76,7 +77,7 @@ def check_gradient(p: Tensor, of: str = "points on a manifold") -> None:
 def check_saved_group(group: dict, ours: str | None) -> None:
     """Raise unless a loaded parameter group fits a group of this optimizer.
 
-    `ours` is the name of this group's manifold, or None.
+    `ours` is the name of the manifold of the optimizer's group, or None.
     """
     if ours != group.get("manifold"):
         raise ValueError(
