@@ -160,9 +160,9 @@ def check_choice(name: str, value: Any, known: Collection[str], remedy: str) -> 
 
 
 class FactoryOptions(TypedDict):
-    """How the parameters of a cell are created.
+    """The options with which the parameters of a cell are created.
 
-    `generator` is the source of the random numbers for the initial values.
+    `generator` is the source of the random numbers for their initial values.
     """
 
     device: torch.device | str | None

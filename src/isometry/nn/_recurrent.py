@@ -25,11 +25,10 @@ class AbstractRecurrent(nn.Module, ABC):
     """A network made of layers of cells, in one or two directions.
 
     It is called like `torch.nn.RNN`. Each network is a dataclass, whose fields are the
-    arguments of its constructor: the options below, its own options, and the `InitVar`s
-    `device`, `dtype` and `generator`, in this order. The dataclass has no `__eq__` and
-    no `__repr__`: torch compares modules by identity, and prints them with
-    `extra_repr`. This base class has no fields, because torch's layers, whose order the
-    networks follow, have their options at different positions.
+    arguments of its constructor. This class only declares the attributes that all
+    networks have, because their constructors, like torch's, have them in different
+    orders. The dataclasses have no `__eq__` and no `__repr__`: torch compares modules
+    by identity, and prints them with `extra_repr`.
 
     Attributes:
         input_size: number of features of the input.

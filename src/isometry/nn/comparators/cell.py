@@ -90,12 +90,10 @@ LinearFunction = Callable[[Tensor], Tensor]
 Activation = Callable[[Tensor, Tensor], Tensor]
 
 
-def smooth_sigma(epsilon: float) -> Sigma:
-    """The smooth modReLU with this epsilon; with 0 it is modReLU itself.
+def check_epsilon(epsilon: float) -> None:
+    """Raise unless `epsilon` is 0, or positive and finite.
 
-    Raises:
-        ValueError: if `epsilon` is negative, infinite or NaN, or if it is positive but
-            below the smallest normal number of float32.
+    If it is positive, it must be at least the smallest normal number of float32.
     """
     smallest = torch.finfo(torch.float32).tiny
     if epsilon != 0 and not smallest <= epsilon < math.inf:
@@ -103,6 +101,15 @@ def smooth_sigma(epsilon: float) -> Sigma:
             f"`epsilon` must be 0, or finite and at least {smallest:.1e}; got "
             f"{epsilon}. The authors use 1e-5; 0 gives the exact modReLU."
         )
+
+
+def smooth_sigma(epsilon: float) -> Sigma:
+    """The smooth modReLU with this epsilon; with 0 it is modReLU itself.
+
+    Raises:
+        ValueError: if `epsilon` does not satisfy `check_epsilon`.
+    """
+    check_epsilon(epsilon)
     return Sigma("smooth_modrelu" if epsilon else "complex_modrelu", epsilon)
 
 
@@ -185,7 +192,8 @@ class AbstractLoopCell(AbstractComparatorCell):
                 ends.append(h[part.batch :])
                 args = x[rows], h[: part.batch], part
                 _, last = checkpoint(states_of, *args, use_reentrant=False)
-                # `last` is a view; a copy does not keep all states of the chunk
+                # `last` is a view of the states of the whole chunk; keep only a copy, so
+                # that their memory can be freed
                 h = last.clone()
             # the longest sequences come first in a batch, but end last
             return None, (torch.cat([h, *ends[::-1]]),)

@@ -62,7 +62,7 @@ class RotationLayer:
         return X.flatten(-3).roll(self.skip, -1)
 
     def swap(self, X: Tensor, inner: int) -> Tensor:
-        """Exchange the entries of each pair in `X`, which has every `inner`-th one."""
+        """Exchange the two entries of each pair; `X` holds every `inner`-th entry."""
         pairs = X.roll(-self.skip, -1).unflatten(-1, (-1, 2, self.distance // inner))
         return pairs.flip(-2).flatten(-3).roll(self.skip, -1)
 
@@ -333,11 +333,10 @@ class EURNN(AbstractComparator):
     unitary: bool = True
 
     def _make_cell(self, inputs: int, factory: FactoryOptions) -> EURNNCell:
-        n, draw = self.hidden_size, Draw(**factory)
         return EURNNCell(
             inputs,
-            n,
-            draw,
+            self.hidden_size,
+            Draw(**factory),
             capacity=self.capacity,
             style=self.style,
             unitary=self.unitary,

@@ -98,8 +98,9 @@ class HouseholderRNN(AbstractComparator):
     reflections: int | None = None
 
     def _make_cell(self, inputs: int, factory: FactoryOptions) -> HouseholderCell:
-        n, draw = self.hidden_size, Draw(**factory)
-        return HouseholderCell(inputs, n, draw, reflections=self.reflections)
+        return HouseholderCell(
+            inputs, self.hidden_size, Draw(**factory), reflections=self.reflections
+        )
 
     def renormalize_(self) -> None:
         """Divide the vectors of the reflections by their lengths; W does not change.
@@ -191,7 +192,10 @@ class SpectralRNN(AbstractComparator):
     nonlinearity: Nonlinearity = "tanh"
 
     def _make_cell(self, inputs: int, factory: FactoryOptions) -> SpectralCell:
-        n, draw = self.hidden_size, Draw(**factory)
         return SpectralCell(
-            inputs, n, draw, margin=self.margin, nonlinearity=self.nonlinearity
+            inputs,
+            self.hidden_size,
+            Draw(**factory),
+            margin=self.margin,
+            nonlinearity=self.nonlinearity,
         )

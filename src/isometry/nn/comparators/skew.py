@@ -91,8 +91,9 @@ class ScoRNN(AbstractComparator):
     negatives: int | None = None
 
     def _make_cell(self, inputs: int, factory: FactoryOptions) -> ScoRNNCell:
-        n, draw = self.hidden_size, Draw(**factory)
-        return ScoRNNCell(inputs, n, draw, negatives=self.negatives)
+        return ScoRNNCell(
+            inputs, self.hidden_size, Draw(**factory), negatives=self.negatives
+        )
 
 
 def scaled_cayley(X: Tensor, D: Tensor) -> Tensor:
@@ -182,8 +183,9 @@ class ScuRNN(AbstractComparator):
     epsilon: float = 1e-5
 
     def _make_cell(self, inputs: int, factory: FactoryOptions) -> ScuRNNCell:
-        n, draw = self.hidden_size, Draw(**factory)
-        return ScuRNNCell(inputs, n, draw, epsilon=self.epsilon)
+        return ScuRNNCell(
+            inputs, self.hidden_size, Draw(**factory), epsilon=self.epsilon
+        )
 
 
 # for each nonlinearity, the factor by which the authors multiply the unitary matrix
@@ -266,5 +268,10 @@ class LieRNN(AbstractComparator):
     gain: float | None = None
 
     def _make_cell(self, inputs: int, factory: FactoryOptions) -> LieCell:
-        n, draw = self.hidden_size, Draw(**factory)
-        return LieCell(inputs, n, draw, nonlinearity=self.nonlinearity, gain=self.gain)
+        return LieCell(
+            inputs,
+            self.hidden_size,
+            Draw(**factory),
+            nonlinearity=self.nonlinearity,
+            gain=self.gain,
+        )

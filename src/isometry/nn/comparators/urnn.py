@@ -18,6 +18,7 @@ from isometry.nn.comparators.cell import (
     AbstractLoopCell,
     Draw,
     LinearFunction,
+    check_epsilon,
     glorot,
     smooth_sigma,
 )
@@ -38,9 +39,9 @@ class URNNCell(AbstractLoopCell):
         bias_bound: float,
     ) -> None:
         super().__init__(input_size, hidden_size)
-        epsilon = smooth_sigma(epsilon).epsilon
-        modrelu = partial(smooth_modrelu, epsilon=epsilon)
-        self.sigma = modrelu if epsilon else complex_modrelu
+        check_epsilon(epsilon)
+        smooth = partial(smooth_modrelu, epsilon=epsilon)
+        self.sigma = smooth if epsilon else complex_modrelu
         self.bias_bound = bias_bound
         self.draw_parameters(draw)
 
@@ -95,9 +96,12 @@ class URNN(AbstractComparator):
     bias_bound: float = 0.01
 
     def _make_cell(self, inputs: int, factory: FactoryOptions) -> URNNCell:
-        n, draw = self.hidden_size, Draw(**factory)
         return URNNCell(
-            inputs, n, draw, epsilon=self.epsilon, bias_bound=self.bias_bound
+            inputs,
+            self.hidden_size,
+            Draw(**factory),
+            epsilon=self.epsilon,
+            bias_bound=self.bias_bound,
         )
 
 
@@ -195,9 +199,12 @@ class FullCapacityURNN(AbstractComparator):
     bias_bound: float = 0.01
 
     def _make_cell(self, inputs: int, factory: FactoryOptions) -> FullCapacityCell:
-        n, draw = self.hidden_size, Draw(**factory)
         return FullCapacityCell(
-            inputs, n, draw, epsilon=self.epsilon, bias_bound=self.bias_bound
+            inputs,
+            self.hidden_size,
+            Draw(**factory),
+            epsilon=self.epsilon,
+            bias_bound=self.bias_bound,
         )
 
 
