@@ -10,7 +10,8 @@ from tests.nn.comparators import CASES
 
 pytestmark = pytest.mark.errors
 
-NETWORKS = [ExpRNN, ExpLSTM, ExpGRU, *{case.make: None for case in CASES.values()}]
+COMPARATORS = dict.fromkeys(case.make for case in CASES.values())
+NETWORKS = [ExpRNN, ExpLSTM, ExpGRU, *COMPARATORS]
 X = torch.zeros(7, 4, 3)
 
 

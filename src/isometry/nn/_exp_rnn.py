@@ -101,6 +101,10 @@ class ExpRNNCell(AbstractNamedCell):
         train_h0: whether the initial state is learned. It starts at zero.
         generator: source of the random numbers for `init`.
 
+    Raises:
+        TypeError: if a flag is not True or False.
+        ValueError: if another option has an invalid value.
+
     References:
         [LM19] section 3; [Lez19] for a moving base.
     """

@@ -45,6 +45,7 @@ class AbstractRecurrent(nn.Module, ABC):
             `ExpLSTM` and `ExpGRU` do not have this option.
     """
 
+    # each network is a dataclass, so `fields(self)` is correct
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     input_size: int
     hidden_size: int

@@ -175,9 +175,9 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`input` must be numbers or class indices; got torch.bool. Convert it: "
             "`.float()` for numbers, `.long()` for indices."
         )
-    # In a graph, in a transform and in a fake tensor, the indices cannot be read now.
-    # If one is out of range, the indexing in `input_drive` fails later. An empty tensor
-    # has nothing to check.
+    # The indices in a graph, a transform or a fake tensor cannot be read now. If one of
+    # them is out of range, the indexing in `input_drive` fails later. An empty tensor
+    # has no indices to check.
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))

@@ -131,7 +131,10 @@ class AbstractComparatorCell(AbstractCell):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw new parameter and buffer values, from torch's default generator."""
+        """Draw new values for all parameters and buffers, as the constructor does.
+
+        The numbers come from torch's default generator.
+        """
         # An optimizer may hold the parameters of this cell, so they must stay the same
         # objects. Draw new parameters in a copy, and copy their values. The copy is
         # folded, because a parameter cannot take the place of a constrained weight.
@@ -192,8 +195,8 @@ class AbstractLoopCell(AbstractComparatorCell):
                 ends.append(h[part.batch :])
                 args = x[rows], h[: part.batch], part
                 _, last = checkpoint(states_of, *args, use_reentrant=False)
-                # `last` is a view of the states of the whole chunk; keep only a copy, so
-                # that their memory can be freed
+                # `last` is a view of all states of the chunk. Keep only a copy, so that
+                # the memory of these states can be freed.
                 h = last.clone()
             # the longest sequences come first in a batch, but end last
             return None, (torch.cat([h, *ends[::-1]]),)

@@ -15,6 +15,7 @@ depend on the pairs that the layers rotate:
 The blocks are computed once for all time steps, by applying the layers to unit vectors.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -153,7 +154,7 @@ class Planes:
         self.shape, self.unused = (capacity // 2, n - 1), 1
         self.layers = [RotationLayer(1), RotationLayer(1, skip=1)] * (capacity // 2)
         size = _block_size(n, min(capacity, _LAYERS_TOGETHER))
-        shape = (-(-n // size), size, 1)
+        shape = (math.ceil(n / size), size, 1)
         self.rotations = [
             BlockRotation(layers, shape, margin=len(layers))
             for layers in _groups(self.layers, _LAYERS_TOGETHER)
