@@ -108,8 +108,10 @@ class RiemannianAdam(AbstractRiemannian):
         return Update(m, scale, {"exp_avg": m}, squares)
 
     def _plain_step(self, group: ParamGroup) -> None:
-        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 2 + group["amsgrad"]]
-        params, gradients, state = self._plain_state(group, **dict.fromkeys(names, 0.0))
+        buffers = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
+        if group["amsgrad"]:
+            buffers["max_exp_avg_sq"] = 0.0
+        params, gradients, state = self._plain_state(group, **buffers)
         steps, averages, squares, *largest = state
         options = ("amsgrad", "lr", "weight_decay", "eps", "maximize")
         adam(

@@ -13,7 +13,7 @@ _OTHER_RULES = ("centered", "decoupled_weight_decay")
 
 # options that must not be negative; `dampening` is not listed, since torch allows a
 # negative one
-_NONNEGATIVE = {"lr", "momentum", "weight_decay", "alpha", "eps", "initial_accumulator"}
+_NONNEGATIVE = ("lr", "momentum", "weight_decay", "alpha", "eps", "initial_accumulator")
 
 
 def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> None:
@@ -96,7 +96,8 @@ def check_saved_group(group: dict, ours: str | None) -> None:
 
 def check_options(options: dict) -> None:
     """Raise if an option is out of range, or if two options exclude each other."""
-    check_not_negative(**{k: v for k, v in options.items() if k in _NONNEGATIVE})
+    numbers = {name: options[name] for name in _NONNEGATIVE if name in options}
+    check_not_negative(**numbers)
     betas = options.get("betas", ())
     if not all(0 <= beta < 1 for beta in betas):
         raise ValueError(

@@ -183,8 +183,8 @@ class AbstractRiemannian(Optimizer, ABC):
             state["step"] += 1
             key = (p.shape, p.dtype, p.device, frozenset(state), int(state["step"]))
             batches.setdefault(key, []).append(p)
-        for key, params in batches.items():
-            yield params, key[-1]
+        for (*_, step), params in batches.items():
+            yield params, step
 
     def _advance(self, group: ParamGroup, params: list[Tensor], step: int) -> None:
         """Update parameters of equal shape together, as one batch of points."""
@@ -245,7 +245,7 @@ class AbstractRiemannian(Optimizer, ABC):
         """
         packed = super().state_dict()
         for group in packed["param_groups"]:
-            group["manifold"] = _name(group["manifold"])
+            group["manifold"] = _manifold_name(group["manifold"])
             group["retraction"] = _map_name(group["retraction"])
         return packed
 
@@ -261,7 +261,7 @@ class AbstractRiemannian(Optimizer, ABC):
         """
         groups = [dict(group) for group in state_dict["param_groups"]]
         for ours, theirs in zip(self.param_groups, groups, strict=False):
-            check_saved_group(theirs, _name(ours["manifold"]))
+            check_saved_group(theirs, _manifold_name(ours["manifold"]))
             theirs["manifold"] = ours["manifold"]
             # keep the optimizer's map if its name agrees with the checkpoint, because a
             # map that a user has written cannot be found by name
@@ -281,7 +281,7 @@ def _map_name(phi: RetractionLike) -> str:
     return phi.name if isinstance(phi, AbstractRetraction) else phi
 
 
-def _name(manifold: AbstractManifold | None) -> str | None:
+def _manifold_name(manifold: AbstractManifold | None) -> str | None:
     return None if manifold is None else repr(manifold)
 
 
@@ -320,4 +320,6 @@ def _finite(Q: Tensor, *state: Tensor) -> Tensor:
 
 
 def _choose(ok: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(ok.view(-1, *[1] * (new.ndim - 1)), new, old)
+    """For each point, the new value if `ok` is True, otherwise the old one."""
+    axes = (1,) * (new.ndim - 1)
+    return torch.where(ok.view(-1, *axes), new, old)

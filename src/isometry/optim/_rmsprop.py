@@ -124,11 +124,11 @@ class RiemannianRMSprop(AbstractRiemannian):
         if group["momentum"] > 0:
             buffers["momentum_buffer"] = 0.0
         params, gradients, state = self._plain_state(group, **buffers)
-        steps, squares, *momenta = state
         if group["eps_inside"] or group["sum_squares"]:
             for p in params:
                 self._historical_step(p, group)
             return
+        steps, squares, *momenta = state
         options = ("maximize", "lr", "alpha", "eps", "weight_decay", "momentum")
         rmsprop(
             params,
