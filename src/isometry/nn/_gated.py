@@ -152,7 +152,7 @@ class GatedCell(AbstractNamedCell):
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """All outputs as rows (None with `last_only`), and the last states."""
         with autocast_off(x.device):
-            weights = [*self.torch_weights().values()]
+            weights = list(self.torch_weights().values())
             plain = needs_plain_operations(x, *weights, *first)
             # torch's loop does not accept class indices
             loop = self._unrolled if plain or x.ndim == 1 else self._in_torchs_loop

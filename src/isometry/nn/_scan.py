@@ -160,7 +160,8 @@ class Scan(torch.autograd.Function):
         # respect to the initial states of the chunk that comes next in time. It is None
         # at the last chunk, where the loop begins.
         after: Tensor | None = None
-        for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
+        chunks = list(zip(firsts, ctx.cuts, strict=True))
+        for first, (part, rows) in reversed(chunks):
             if not is_saved:
                 H, m = _states(x[rows], weights, first, part)
             recurrence = weights.recurrence(first, part, m)

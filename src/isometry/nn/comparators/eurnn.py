@@ -115,13 +115,14 @@ class BlockRotation:
         """
         _, size, inner = self.shape
         reads = self.gather(factors.flatten(0, 1)[..., None])
+        # each has the axes (blocks, layers, 1, coordinates that a block reads)
         keeps, crosses = reads.unflatten(1, (-1, 2))[..., None, :].unbind(2)
         eye = torch.eye(reads.shape[-1], dtype=reads.dtype, device=reads.device)
         # Only the rows of the product that the block computes are needed. So begin with
         # these rows of the identity, and multiply them by each layer from the right,
         # the last layer first.
         M = eye[self.margin : self.margin + size]
-        for i, layer in reversed([*enumerate(self.layers)]):
+        for i, layer in reversed(list(enumerate(self.layers))):
             M = M * keeps[:, i] + layer.swap(M * crosses[:, i], inner)
         return real_form(M) if M.is_complex() else M
 
@@ -187,12 +188,15 @@ class Planes:
         """
         rows = (-1, self.n // 2)
         theta = pad(theta, (0, self.unused)).view(rows)
-        c, s, e = theta.cos(), theta.sin(), torch.ones_like(theta)
+        c, s = theta.cos(), theta.sin()
+        phases = torch.ones_like(theta)
         if phi is not None:
-            e = torch.polar(e, pad(phi, (0, self.unused)).view(rows))
-        keeps, crosses = torch.stack((c, e * c), 1), torch.stack((-e * s, s), 1)
-        pairs = zip(self.layers, torch.stack((keeps, crosses), 1), strict=True)
-        factors = [layer.spread(X) for layer, X in pairs]
+            phases = torch.polar(phases, pad(phi, (0, self.unused)).view(rows))
+        # a stack has the factors of coordinate j and of its partner j + distance
+        keeps = torch.stack((c, phases * c), 1)
+        crosses = torch.stack((-phases * s, s), 1)
+        by_layer = zip(self.layers, torch.stack((keeps, crosses), 1), strict=True)
+        factors = [layer.spread(X) for layer, X in by_layer]
         if omega is not None:
             # multiply the phases into the last layer, where they cost nothing
             factors[-1] = torch.polar(torch.ones_like(omega), omega) * factors[-1]
