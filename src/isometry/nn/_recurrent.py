@@ -220,10 +220,10 @@ class AbstractRecurrent(nn.Module, ABC):
             )
 
 
-Network = TypeVar("Network", bound=AbstractRecurrent)
+Recurrent = TypeVar("Recurrent", bound=AbstractRecurrent)
 
 
-def forget_factory_options(network: type[Network]) -> type[Network]:
+def forget_factory_options(network: type[Recurrent]) -> type[Recurrent]:
     """Remove the class attributes `device`, `dtype` and `generator` of a dataclass.
 
     A dataclass makes the default of each `InitVar` an attribute of the class. Without
