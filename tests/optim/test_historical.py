@@ -117,6 +117,16 @@ def test_a_zero_gradient_without_epsilon_is_no_step():
         assert torch.equal(p, torch.ones(3))
 
 
+def test_each_step_counts_once():
+    """The state of a plain parameter has the number of steps, as in torch's RMSprop."""
+    p = nn.Parameter(torch.ones(3))
+    optimizer = RiemannianRMSprop(plain([p]), eps_inside=True)
+    for count in (1, 2):
+        p.grad = torch.ones(3)
+        optimizer.step()
+        assert optimizer.state[p]["step"] == count
+
+
 def test_the_step_of_the_full_capacity_unitary_rnn(rng):
     """W <- (I + l/2 S)^-1 (I - l/2 S) W, S = G W^H - W G^H, is cayley with lr = 2 l."""
     W, G = U(5).random(2, dtype=torch.complex128, generator=rng)
