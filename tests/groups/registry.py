@@ -18,7 +18,8 @@ from isometry.groups import (
     Torus,
     U,
 )
-from isometry.groups._derived import arrays, basis
+from isometry.groups._ambient import arrays
+from isometry.groups._derived import basis
 from isometry.linalg import skew
 
 

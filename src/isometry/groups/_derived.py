@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isometry._checks import check_has_numbers
 from isometry._orthonormal import newton_schulz
+from isometry.groups._ambient import ambient_basis, arrays, fixed_gaussian, flat
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit, in_front
@@ -17,7 +18,6 @@ from isometry.linalg._logm import Dlogm, Logm
 
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
-    from isometry.groups._manifold import AbstractManifold
 
 # `_search_from_many` draws `_STARTS` random starts. For each matrix, it runs Newton's
 # method from its argument `A` and from the best `_FOLLOWED` of the random starts, with
@@ -56,30 +56,6 @@ def _check_skew(group: "AbstractGroup", A: Tensor) -> None:
             f"`algebra` of {group} must be skew, A^H = -A; got an entry {defect:.1e} "
             f"in A + A^H. Only compact groups can be used; SE(3), say, is not compact."
         )
-
-
-def ambient_basis(manifold: "AbstractManifold") -> Tensor:
-    """Real basis of the arrays with the shape of a point, stacked along axis 0."""
-    reals = math.prod(manifold.shape) * (1 + manifold.is_complex)
-    return arrays(torch.eye(reals, dtype=torch.float64), manifold)
-
-
-def flat(X: Tensor, manifold: "AbstractManifold") -> Tensor:
-    """The arrays in `X`, each flattened to a row of real numbers."""
-    X = torch.view_as_real(X.resolve_conj()) if X.is_complex() else X[..., None]
-    return X.flatten(-1 - len(manifold.shape))
-
-
-def arrays(rows: Tensor, manifold: "AbstractManifold") -> Tensor:
-    """The arrays whose flattened forms are `rows`: the inverse of `flat`."""
-    parts = rows.contiguous().unflatten(-1, (*manifold.shape, 1 + manifold.is_complex))
-    return torch.view_as_complex(parts) if manifold.is_complex else parts[..., 0]
-
-
-def gaussian(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
-    """Standard normal numbers on the CPU, whatever the default device is."""
-    rng = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=dtype, generator=rng, device="cpu")
 
 
 def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
@@ -231,7 +207,9 @@ def _far(A: Tensor, Q: Tensor) -> Tensor:
 def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
     """Logarithms by Newton's method, from `A` and from the best random starts."""
     # random elements of the algebra, with largest angles of up to a full turn
-    c = gaussian(_STARTS, len(units), dtype=torch.float64, seed=1).to(units.device)
+    c = fixed_gaussian(_STARTS, len(units), dtype=torch.float64, seed=1).to(
+        units.device
+    )
     starts = _combination(c, units)
     # in an algebra of dimension 0 the norm is 0
     norm = torch.linalg.matrix_norm(starts, 2).clamp(min=torch.finfo(c.dtype).eps)
@@ -343,7 +321,7 @@ def _null_space(images: Tensor, units: Tensor, slack: float) -> Tensor:
 
 def _generic(units: Tensor) -> Tensor:
     """A random combination of the `units`, which is in general position."""
-    c = gaussian(len(units), dtype=torch.float64, seed=1)
+    c = fixed_gaussian(len(units), dtype=torch.float64, seed=1)
     return _combination(c.to(units.device), units)
 
 

@@ -11,15 +11,14 @@ from torch import Tensor
 from isometry._checks import check_angles, check_joined, check_size, is_finite
 from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry._torch import autocast_off, constant_in_graphs
-from isometry.groups._derived import arrays, basis, derived_log, flat, gaussian
+from isometry.groups._ambient import arrays, fixed_gaussian, flat
+from isometry.groups._derived import basis, derived_log
 from isometry.groups._frames import BodyFrame
 from isometry.groups._manifold import EXP, AbstractManifold, Base
-from isometry.groups._maps import AbstractMap, AbstractRetraction, RetractionLike
-from isometry.groups._maps.factors import q_factor
+from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import determinant, nearest_rotation
-from isometry.linalg import expm_skew, logm_unitary, polar, skew
+from isometry.linalg import expm_skew
 from isometry.linalg._norms import krylov_norm, spectral_norm
-from isometry.linalg._skew import lower_triangle
 
 # Number of factors in the random walk of `random`. Under the Haar measure, the mean of
 # every nontrivial irreducible representation is zero. Under the distribution of a
@@ -207,7 +206,7 @@ class AbstractGroup(AbstractManifold):
         # worst case, over 400 seeds and sizes up to 1024, was a real matrix, n = 100.
         A = self.algebra(X)
         # a fixed vector, so the estimate depends only on the coordinates
-        v = gaussian(A.shape[-1], 1, dtype=A.dtype, seed=0).to(A.device)
+        v = fixed_gaussian(A.shape[-1], 1, dtype=A.dtype, seed=0).to(A.device)
         return 1.1 * krylov_norm(A, v)
 
     def angles(self, X: Tensor) -> Tensor:
@@ -324,61 +323,3 @@ class AbstractClassicalGroup(AbstractGroup):
         same property.
         """
         return self.nearest(self.gaussian(*batch, **options))
-
-
-class AbstractUnrestricted(AbstractManifold):
-    """A manifold of all matrices of one shape with orthonormal columns.
-
-    SO, which also needs a positive determinant, overrides the methods that depend on
-    the determinant.
-    """
-
-    is_unrestricted = True
-    maps = (AbstractMap,)
-
-    def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor of `X`.
-
-        If `X` is square, real and invertible, the determinants of `X` and of the result
-        have the same sign.
-        """
-        return polar(X)
-
-    def polish(self, Q: Tensor) -> Tensor:
-        """One Newton-Schulz step, which removes the rounding error."""
-        return newton_schulz(Q)
-
-    def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^H Q - I \rVert_F$."""
-        return unitarity_defect(Q)
-
-    def random(self, *batch: int, **options: Any) -> Tensor:
-        """Uniformly distributed points: Q factors of Gaussian matrices."""
-        return q_factor(self.gaussian(*batch, **options))
-
-
-class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
-    """A group whose Lie algebra consists of all skew matrices: O, SO and U."""
-
-    # Inherited from `AbstractUnrestricted`, but stated again in the class that defines
-    # `algebra`: otherwise `AbstractGroup.__init_subclass__` would set it to False.
-    is_unrestricted = True
-
-    def algebra(self, X: Tensor) -> Tensor:
-        """Skew matrix with the lower triangle of `X`; see `skew`.
-
-        The diagonal of `X` is read only if `X` is complex.
-        """
-        return skew(X)
-
-    def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The lower triangle of `A`, with the diagonal divided by i if complex."""
-        return lower_triangle(A)
-
-    def algebra_projection(self, X: Tensor) -> Tensor:
-        """The skew part."""
-        return (X - X.mH) / 2
-
-    def algebra_log(self, Q: Tensor) -> Tensor:
-        """The principal logarithm, which exists for rotations and unitary matrices."""
-        return logm_unitary(Q)

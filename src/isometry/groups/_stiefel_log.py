@@ -21,7 +21,7 @@ from torch import Tensor
 from isometry._checks import check_has_numbers, is_finite
 from isometry._orthonormal import newton_schulz
 from isometry._torch import refuse_nested_forward_mode
-from isometry.groups._derived import gaussian
+from isometry.groups._ambient import fixed_gaussian
 from isometry.groups._nearest import nearest_rotation, normal_part, turn_last_column
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
@@ -178,7 +178,7 @@ def _search(V: Tensor) -> Tensor:
         # and start again.
         columns = whole[far][..., k:]
         count, _, m = columns.shape
-        X = gaussian(count, m, m, dtype=V.dtype, seed=i).to(V.device)
+        X = fixed_gaussian(count, m, m, dtype=V.dtype, seed=i).to(V.device)
         other = torch.cat([V[far], columns @ expm_skew(X - X.mH)], -1)
         E[far], rest[far] = _shoot(_turn(other, k), V[far])
     if bool((rest > _FAR * k).any()):

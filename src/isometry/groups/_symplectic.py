@@ -8,7 +8,7 @@ from torch import Tensor
 from isometry._checks import unitary_bound
 from isometry._orthonormal import identity, newton_schulz, unitarity_defect
 from isometry._torch import is_fake, refuse_nested_forward_mode
-from isometry.groups._derived import gaussian
+from isometry.groups._ambient import fixed_gaussian
 from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
@@ -145,5 +145,5 @@ class _Log(Logm):
 
 def _generic(n: int) -> Tensor:
     """A random element of sp(n), which is in general position."""
-    X = gaussian(2 * n, 2 * n, dtype=torch.complex128, seed=1)
+    X = fixed_gaussian(2 * n, 2 * n, dtype=torch.complex128, seed=1)
     return Sp(n).algebra_projection(X)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry.groups import AbstractGroup, AbstractManifold, AbstractRetraction, Pade
-from isometry.groups._derived import ambient_basis, flat
+from isometry.groups._ambient import ambient_basis, flat
 from isometry.groups._maps import KNOWN
 from isometry.testing._case import Case, dot, norm
 
