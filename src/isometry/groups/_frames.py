@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: tangent vectors in the state of an optimizer, keyed by name
 Vectors = dict[str, Tensor]
-#: by how much a vector is multiplied for a step: a number, or one for each entry
+#: factor of a vector in a step: a number, or a tensor that broadcasts with the vector
 Scale = float | Tensor
 
 # If a point has this defect or more, `settle` returns NaN, because the nearest
@@ -77,9 +77,14 @@ class AbstractFrame(ABC):
 
     @abstractmethod
     def advance(
-        self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: Scale,
+        vectors: Vectors,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """The point reached from `Q` by `phi` along `s * V`, and `vectors` moved there.
+        """The point reached from `Q` along `scale * V`, and `vectors` moved there.
 
         The tensors in `vectors` may be overwritten. One of them may be `V` itself.
         """
@@ -125,18 +130,23 @@ class BodyFrame(AbstractFrame):
         return torch.mul(V, V, out=recycled(V.shape, V))
 
     def advance(
-        self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: Scale,
+        vectors: Vectors,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """Retract the step `s * V` at the identity, and multiply `Q` by the result.
+        """Retract the step `scale * V` at the identity, and multiply `Q` by the result.
 
         Returns the new `Q`, and `vectors` unchanged.
         """
-        A = self.matrix(torch.mul(V, s, out=recycled(V.shape, V)))
+        A = self.matrix(torch.mul(V, scale, out=recycled(V.shape, V)))
         if not self.group.is_unrestricted:
             # An adaptive rule scales each entry separately, so A may have left the
             # algebra. In SU(n), for example, its trace may be nonzero.
             A = self.group.algebra_projection(A)
-        return self._move(Q, A, phi), vectors
+        return self._move(Q, A, retraction), vectors
 
     def _move(self, Q: Tensor, A: Tensor, retraction: AbstractRetraction) -> Tensor:
         if retraction.is_factor:
@@ -182,10 +192,15 @@ class AmbientFrame(AbstractFrame):
         return self.reals(self.manifold.gradient(Q, G).clone())
 
     def advance(
-        self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: Scale,
+        vectors: Vectors,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
         """Move `Q` with the manifold's `step`, and `vectors` with its `transport`."""
-        P = self.manifold.step(Q, self.matrix(s * V), phi)
+        P = self.manifold.step(Q, self.matrix(scale * V), retraction)
         moved: Vectors = {}
         for name, F in vectors.items():
             moved[name] = self.reals(self.manifold.transport(Q, P, self.matrix(F)))
@@ -236,12 +251,18 @@ class TallFrame(AbstractFrame):
         return self.reals(E)
 
     def advance(
-        self, Q: Tensor, V: Tensor, s: Scale, vectors: Vectors, phi: AbstractRetraction
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: Scale,
+        vectors: Vectors,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
         """Move `Q` by the retraction, and transport `vectors` in place."""
-        # If `lr` is a tensor, the dtype of `s` can differ from the weight's dtype
-        s = s.view(-1, 1, 1).to(V) if isinstance(s, Tensor) else s
-        P, along_V = self._move(Q, V, s, phi)
+        if isinstance(scale, Tensor):
+            # if `lr` is a tensor, its dtype can differ from the weight's dtype
+            scale = scale.view(-1, 1, 1).to(V)
+        P, along_V = self._move(Q, V, scale, retraction)
         for F in vectors.values():
             F_perp = self._split(F)[1]
             # the momentum is often V itself; then `_move` may have computed P^H F_perp
@@ -250,25 +271,25 @@ class TallFrame(AbstractFrame):
         return P, vectors
 
     def _move(
-        self, Q: Tensor, V: Tensor, s: Scale, phi: AbstractRetraction
+        self, Q: Tensor, V: Tensor, scale: Scale, retraction: AbstractRetraction
     ) -> tuple[Tensor, Tensor | None]:
-        """The point `P` reached along `s * V`, and the product `P^H E_perp` or None.
+        """The point `P` reached along `scale * V`, and `P^H E_perp` or None.
 
         The product is a by-product of the formula for short steps. It is None if that
         formula was not used.
         """
         Omega, E_perp = self._split(V)
-        if not phi.is_factor:
+        if not retraction.is_factor:
             B, S = torch.bmm(Q.mH, E_perp), torch.bmm(E_perp.mH, E_perp)
-            X = _coefficients(s * Omega, s * B, s * s * S, phi)
+            X = _coefficients(scale * Omega, scale * B, scale**2 * S, retraction)
             if X is not None:
                 along_Q, across = X.split(Q.shape[2], 1)
                 P = torch.baddbmm(Q, Q, along_Q, out=recycled(Q.shape, Q))
-                P.baddbmm_(E_perp, s * across)
-                return P, B + X.mH @ torch.cat([B, s * S], -2)
-        E = torch.baddbmm(E_perp, Q, Omega).mul_(s)
-        P = self.manifold.step(Q, E, phi)
-        if not phi.is_factor:
+                P.baddbmm_(E_perp, scale * across)
+                return P, B + X.mH @ torch.cat([B, scale * S], -2)
+        E = torch.baddbmm(E_perp, Q, Omega).mul_(scale)
+        P = self.manifold.step(Q, E, retraction)
+        if not retraction.is_factor:
             P = settle(P, torch.linalg.matrix_norm(E))
         return P, None
 
