@@ -155,6 +155,15 @@ def check_angles(theta: Tensor, rank: int | None) -> None:
         )
 
 
+def no_torus(manifold: object) -> ValueError:
+    """The error for angles that are passed to a manifold without a maximal torus."""
+    return ValueError(
+        f"`theta` must be the angles of a maximal torus; {manifold} defines no such "
+        f"torus. Use `random` or `origin`, or define `rank` and `from_angles` or, "
+        f"in a group, `torus`."
+    )
+
+
 def check_joined(apart: Tensor, facts: str, remedy: str) -> None:
     """Raise if any pair of points is `apart`, that is, in different components."""
     if apart.any():

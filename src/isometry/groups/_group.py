@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_angles, check_joined, check_size, is_finite
+from isometry._checks import (
+    check_angles,
+    check_joined,
+    check_size,
+    is_finite,
+    no_torus,
+)
 from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry._torch import autocast_off, constant_in_graphs
 from isometry.groups._ambient import arrays, fixed_gaussian, flat
@@ -113,7 +119,8 @@ class AbstractGroup(AbstractManifold):
         By default this raises an error, because the torus does not follow from
         `algebra`.
         """
-        return super().from_angles(theta)
+        del theta
+        raise no_torus(self)
 
     def from_angles(self, theta: Tensor) -> Tensor:
         """Exponential of the element of a maximal torus with the angles `theta`."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_batch, check_is_tensor, unitary_bound
+from isometry._checks import check_batch, check_is_tensor, no_torus, unitary_bound
 from isometry._torch import is_fake
 from isometry.groups._frames import AbstractFrame, AmbientFrame
 from isometry.groups._maps import (
@@ -120,11 +120,7 @@ class AbstractManifold(AbstractFullPrecision, ABC):
     def from_angles(self, theta: Tensor) -> Tensor:
         """The origin, moved by the element of a maximal torus with angles `theta`."""
         del theta
-        raise ValueError(
-            f"`theta` must be the angles of a maximal torus; {self} defines no such "
-            f"torus. Use `random` or `origin`, or define `rank` and `from_angles` or, "
-            f"in a group, `torus`."
-        )
+        raise no_torus(self)
 
     def largest_angle(self, X: Tensor, B: Base) -> Tensor:
         """Largest angle by which the coordinates `X` rotate `B`, or an estimate."""
