@@ -164,12 +164,23 @@ def no_torus(manifold: object) -> ValueError:
     )
 
 
-def check_joined(apart: Tensor, facts: str, remedy: str) -> None:
-    """Raise if any pair of points is `apart`, that is, in different components."""
+def check_joined(here: Tensor, there: Tensor, *, remedy: str) -> None:
+    """Raise unless the points of each pair are in the same component of a manifold.
+
+    Args:
+        here: result of the manifold's method `component` for the points `Q`.
+        there: its result for the points `P`.
+        remedy: end of the message.
+    """
+    here, there = torch.broadcast_tensors(here, there)
+    # NaN is accepted: where a point contains NaN, its logarithm is NaN
+    apart = ((here - there).abs() > 0).any(-1)
     if apart.any():
         raise ValueError(
-            f"`P` must be in the component of `Q`; got {facts} ({int(apart.sum())} of "
-            f"{apart.numel()} pairs), which no geodesic joins. Negate {remedy}."
+            f"`P` must be in the component of `Q`; got the component "
+            f"{there[apart][0].tolist()} for `P` and {here[apart][0].tolist()} for `Q` "
+            f"({int(apart.sum())} of {apart.numel()} pairs), which no geodesic joins. "
+            f"{remedy}"
         )
 
 

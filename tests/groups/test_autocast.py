@@ -31,6 +31,7 @@ ARGUMENTS = {
     "angles": "X",
     "border_distance": "QE",
     "check_point": "Q",
+    "component": "Q",
     "connection": "AA",
     "contains": "Q",
     "coordinates": "PQ",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isometry.groups import QR, SO, AbstractGroup, AbstractManifold, Sphere, U
+from isometry.groups import QR, SO, AbstractGroup, AbstractManifold, O, Sphere, U
 from isometry.linalg import expm_skew, skew
 from isometry.testing import check_manifold, check_map
 from tests.groups.registry import MANIFOLDS, dtype_of
@@ -124,6 +124,11 @@ def _infinite_gradient(M: Any, Q: Tensor, P: Tensor) -> Tensor:
     return M.inner(Q, E, E).sqrt()
 
 
+def _any_component(_M: Any, Q: Tensor) -> Tensor:
+    """Different numbers for the points of a batch."""
+    return torch.arange(len(Q)).to(Q)[:, None]
+
+
 G = SO(3)
 BROKEN = [
     ("algebra.*as if it were alone", broken(G, algebra=_across_the_batch)),
@@ -157,6 +162,11 @@ BROKEN = [
         "exp.*Gauss",
         broken(Sphere(4), exp=lambda M, Q, E: M.nearest(Q + E + (E * E).sum() * E)),
     ),
+    (
+        "component.*along geodesics",
+        broken(O(3), component=lambda _, Q: Q[..., 0, :1].sgn()),
+    ),
+    ("component.*same at all points", broken(SO(3), component=_any_component)),
     (
         "retract.*agree with `exp`",
         broken(

@@ -275,30 +275,6 @@ def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
         Stiefel(4, 2).log(Q, P)
 
 
-@pytest.mark.parametrize("manifold", [O(3), Product(O(2), SO(2)), Sphere(1)], ids=str)
-def test_no_geodesic_joins_components(manifold, rng):
-    """Points in different components are joined by no geodesic.
-
-    The error for O(n) used to speak of a `Q` with determinant -1, which neither point
-    was, and so did the error for products with O(n). On Sphere(1) the logarithm was
-    NaN.
-    """
-    Q = manifold.random(4, generator=rng)
-    P = Q.clone()
-    P[2, ..., 0] *= -1
-    message = r"`P` must be in the component of `Q`; .* \(1 of 4 pairs\).*Negate"
-    for method in (manifold.log, manifold.distance):
-        with pytest.raises(ValueError, match=message):
-            method(Q, P)
-
-
-def test_no_geodesic_joins_the_numbers_one_and_minus_one_in_vmap():
-    """Inside `vmap` no value can be tested, so the logarithm is NaN there."""
-    Q, P = torch.ones(3, 1), torch.tensor([[1.0], [-1.0], [1.0]])
-    E = torch.func.vmap(Sphere(1).log)(Q, P)
-    assert E.isnan().flatten().tolist() == [False, True, False]
-
-
 def test_an_error_names_the_argument_that_is_not_a_point(rng):
     """The error names the argument with the defect.
 

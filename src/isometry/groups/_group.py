@@ -45,6 +45,7 @@ class AbstractGroup(AbstractManifold):
     replace some defaults with closed forms, and `isometry.testing.check_manifold`
     compares most of these with the defaults. A group that is not connected sets
     `is_connected = False`, because its algebra describes only the identity component.
+    It also overrides `component`, unless its components differ in their determinants.
 
     Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
 
@@ -154,8 +155,7 @@ class AbstractGroup(AbstractManifold):
         r"""$Q \log(Q^H P)$, with the logarithm that `algebra_log` computes.
 
         In SO(n) and U(n) its geodesic is a shortest one, and the only shortest one if
-        no angle of $Q^H P$ is $\pi$. In O(n), points in different components have no
-        logarithm.
+        no angle of $Q^H P$ is $\pi$. Points in different components have no logarithm.
         """
         self.check_tensors(Q=Q, P=P)
         try:
@@ -164,10 +164,8 @@ class AbstractGroup(AbstractManifold):
         except ValueError:
             # The error is about the product Q^H P. If no geodesic joins the points, or
             # `Q` or `P` is not a point, raise an error about the arguments instead.
-            if not self.is_connected:
-                signs = determinant(Q.mH @ P).real
-                what = "determinants of opposite signs"
-                check_joined(signs < 0, what, "one column of `P`")
+            remedy = "Negate a column of `P` for each determinant of the wrong sign."
+            check_joined(self.component(Q), self.component(P), remedy=remedy)
             self.check_point(Q, name="Q")
             self.check_point(P, name="P")
             raise
@@ -277,6 +275,14 @@ class AbstractGroup(AbstractManifold):
         r"""The larger of $\lVert Q^H Q - I \rVert_F$ and the distance to `nearest`."""
         rest = torch.linalg.matrix_norm(self.nearest(Q) - Q)
         return torch.maximum(unitarity_defect(Q), rest)
+
+    def component(self, Q: Tensor) -> Tensor:
+        """The sign of the determinant; zero if the group is connected."""
+        if self.is_connected:
+            return super().component(Q)
+        # not `sgn`, which is 0 for NaN
+        d = determinant(Q).real[..., None]
+        return d / d.abs()
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         r"""Haar samples from the identity component, up to a small error.

@@ -175,6 +175,13 @@ class AbstractManifold(AbstractFullPrecision, ABC):
     def defect(self, Q: Tensor) -> Tensor:
         """How far `Q` is from the manifold: zero, up to rounding, for its points."""
 
+    def component(self, Q: Tensor) -> Tensor:
+        """Real numbers `(*batch, m)` that are equal for points in the same component.
+
+        By default this is one zero for each point, as on any connected manifold.
+        """
+        return Q.real.new_zeros(*Q.shape[: Q.ndim - len(self.shape)], 1)
+
     @abstractmethod
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Points from the uniform distribution, which all symmetries leave invariant.
@@ -235,9 +242,6 @@ class AbstractManifold(AbstractFullPrecision, ABC):
             Q: points.
             P: points.
             t: a number, or one number for each pair; it may be below 0 or above 1.
-
-        Returns:
-            Points.
         """
         E = self.log(Q, P)
         if isinstance(t, Tensor):
@@ -306,8 +310,7 @@ class AbstractManifold(AbstractFullPrecision, ABC):
     def check_tensor(self, Q: Tensor, *, name: str) -> None:
         """Raise unless `Q` has the shape and the field (real or complex) of points."""
         check_is_tensor(Q, name=name)
-        ndim = len(self.shape)
-        if Q.ndim < ndim or tuple(Q.shape[Q.ndim - ndim :]) != self.shape:
+        if tuple(Q.shape[-len(self.shape) :]) != self.shape:
             want = ", ".join(map(str, self.shape))
             raise ValueError(
                 f"`{name}` must have shape (*batch, {want}) for {self}; "

@@ -112,6 +112,11 @@ class Product(AbstractGroup):
         defects = [factor.defect(block) for factor, block in pairs]
         return torch.stack([outside, *defects]).amax(0)
 
+    def component(self, Q: Tensor) -> Tensor:
+        """The component of each block in its factor, side by side."""
+        pairs = zip(self.factors, self._blocks(Q), strict=True)
+        return torch.cat([factor.component(block) for factor, block in pairs], -1)
+
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Matrices whose blocks are independent samples from the factors."""
         return _block_diagonal([f.random(*batch, **options) for f in self.factors])

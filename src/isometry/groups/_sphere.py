@@ -70,7 +70,8 @@ class Sphere(AbstractManifold):
         # Fake tensors have no values, and inside torch.func values cannot be read. In
         # these cases, the logarithm between the two components is NaN.
         if not (self.is_connected or is_fake(Q) or transforms()):
-            check_joined((Q * P < 0)[..., 0], "opposite numbers", "`P`")
+            here, there = self.component(Q), self.component(P)
+            check_joined(here, there, remedy="Negate `P`.")
         # project twice: for opposite points the first projection gives mostly rounding
         # errors, and the second makes them tangent
         across = self.project(Q, self.project(Q, P))
@@ -123,6 +124,10 @@ class Sphere(AbstractManifold):
     def defect(self, Q: Tensor) -> Tensor:
         r"""$|q^T q - 1|$."""
         return (_dot(Q, Q) - 1).abs()
+
+    def component(self, Q: Tensor) -> Tensor:
+        """The sign of a number in $S^0$; zero if the sphere is connected."""
+        return super().component(Q) if self.is_connected else Q / Q.abs()
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Uniformly distributed points: Gaussian vectors divided by their lengths."""

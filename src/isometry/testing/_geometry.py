@@ -79,6 +79,11 @@ def geodesics(case: Case) -> None:
     for angle in (0.0, 1e-3, 1.0, 3.0, 7.0):
         P = M.exp(Q, case.tangent(Q, angle=angle))
         case.bound("exp", "end on the manifold", M.defect(P), M.tolerance(case.dtype))
+        gap = M.component(P) - M.component(Q)
+        case.bound("component", "be constant along geodesics", gap, 0)
+    if M.is_connected:
+        must = "be the same at all points, because `is_connected` is True"
+        case.bound("component", must, M.component(Q[:1]) - M.component(Q), 0)
     case.zero("exp", "be the identity at 0", M.exp(Q, 0 * Q) - Q)
     wide = case.wide
     Q = wide.points(3)

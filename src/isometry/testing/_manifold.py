@@ -55,6 +55,7 @@ def check_manifold(
     - $\langle \operatorname{grad} f, E \rangle$ is the derivative of $f$ along
       $\exp(Q, tE)$.
     - exp obeys Gauss's lemma, so it is the Riemannian exponential, and log inverts it.
+    - `component` is constant along geodesics, and on all of a connected manifold.
     - Retractions agree with exp to first order, according to a fitted slope.
     - Transport is linear and gives tangent vectors.
     - The curvature agrees with small geodesic triangles.
