@@ -241,6 +241,20 @@ def test_broken_manifolds_are_found(message, manifold):
 
 
 @pytest.mark.errors
+def test_wrong_gradients_are_found_in_single_precision():
+    """Gradients are checked in double precision, whatever the dtype of the case.
+
+    For a while, a case in single precision checked no gradient.
+    """
+    sphere = broken(
+        Sphere(3), point=lambda M, X, B, name="exp": _detached(M, X, B, name)
+    )
+    message = r"`point.*have the right gradient.*; in torch\.float64"
+    with pytest.raises(AssertionError, match=message):
+        check_manifold(sphere, dtype=torch.float32)
+
+
+@pytest.mark.errors
 @pytest.mark.parametrize(
     ("message", "group"),
     [

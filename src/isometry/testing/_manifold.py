@@ -62,7 +62,7 @@ def check_manifold(
     - `border_distance(Q, tE)` is $\pi$ at $t = 0$, and decreases linearly with $t$.
     - `point`, `coordinates` and `velocity` are consistent.
     - The gradients of every differentiable method, with respect to each argument, agree
-      with finite differences. This is checked only if `dtype` is in double precision.
+      with finite differences.
     - Equal seeds give equal samples, and geodesic steps preserve the distribution.
     - A batch gives the same results as its points separately, and may be empty.
 
@@ -79,8 +79,9 @@ def check_manifold(
     - The connection is torsion-free and preserves the metric.
     - Every point of the identity component has a logarithm.
 
-    Bounds on rounding errors are multiples of $n \varepsilon$. Slopes and differences
-    are computed in double precision. The check takes a few seconds for a small
+    Bounds on rounding errors are multiples of $n \varepsilon$. Slopes, gradients and
+    finite differences are computed in double precision, also if `dtype` is in single
+    precision. The check takes a few seconds for a small
     manifold, so choose small sizes.
 
     Args:
