@@ -60,7 +60,8 @@ class SO(AbstractOrthogonal):
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$\lVert Q^T Q - I \rVert_F$, and infinity if the determinant is negative."""
-        return torch.where(determinant(Q) < 0, math.inf, unitarity_defect(Q))
+        reflection = determinant(Q) < 0
+        return torch.where(reflection, math.inf, unitarity_defect(Q))
 
     def refusal(
         self, Q: Tensor, bound: float, dtype: torch.dtype, *, name: str, projection: str
@@ -81,7 +82,8 @@ class SO(AbstractOrthogonal):
             return ValueError(
                 f"`{name}` must have determinant 1 to be a point of {self}; got "
                 f"determinant -1 ({int(reflection.sum())} of {reflection.numel()} "
-                f"matrices). Negate a column, or use `O({self.n})`, which has both."
+                f"matrices). Negate a column, or use `O({self.n})`, which has both "
+                f"determinants."
             )
         return super().refusal(Q, bound, dtype, name=name, projection=projection)
 

@@ -26,13 +26,16 @@ class AbstractFullPrecision:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        # base classes of another family, such as a user's mixin, are not wrapped yet
         others = [c for c in cls.__mro__ if not issubclass(c, AbstractFullPrecision)]
-        for name, method in [item for c in (cls, *others) for item in vars(c).items()]:
-            public = not name.startswith("_") and name not in _UNCHANGED
-            # another class may have overridden the method, or wrapped it already
-            is_ours = isinstance(method, FunctionType) and getattr(cls, name) is method
-            if public and is_ours:
-                setattr(cls, name, _in_full(method))
+        for owner in (cls, *others):
+            for name, method in list(vars(owner).items()):
+                if name.startswith("_") or name in _UNCHANGED:
+                    continue
+                # a class before `owner` may have overridden the method
+                is_used = getattr(cls, name) is method
+                if is_used and isinstance(method, FunctionType):
+                    setattr(cls, name, _in_full(method))
 
 
 def _in_full(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,12 +41,11 @@ class Product(AbstractGroup):
                 f"complex; got {factors}. Constrain separate weights instead."
             )
         # a frozen dataclass does not allow assignments
-        vars(self).update(
-            factors=factors,
-            is_complex=factors[0].is_complex,
-            is_connected=all(factor.is_connected for factor in factors),
-            maps=_common_maps(factors),
-        )
+        object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "is_complex", factors[0].is_complex)
+        is_connected = all(factor.is_connected for factor in factors)
+        object.__setattr__(self, "is_connected", is_connected)
+        object.__setattr__(self, "maps", _common_maps(factors))
 
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self.factors))})"
@@ -65,7 +64,8 @@ class Product(AbstractGroup):
     def rank(self) -> int | None:
         """The sum of the factors' ranks; None if a factor has no rank."""
         ranks = [factor.rank for factor in self.factors]
-        return None if None in ranks else sum(rank or 0 for rank in ranks)
+        known = [rank for rank in ranks if rank is not None]
+        return sum(known) if len(known) == len(ranks) else None
 
     def algebra(self, X: Tensor) -> Tensor:
         """Elements of the factors' algebras, from the blocks on the diagonal of `X`."""
@@ -123,7 +123,8 @@ class Product(AbstractGroup):
 
     def _blocks(self, X: Tensor) -> list[Tensor]:
         sizes = [factor.size for factor in self.factors]
-        return [row.split(sizes, -1)[i] for i, row in enumerate(X.split(sizes, -2))]
+        rows = X.split(sizes, -2)
+        return [row.split(sizes, -1)[i] for i, row in enumerate(rows)]
 
     def _each(self, method: str, X: Tensor, *args: Any) -> Tensor:
         """Apply a method of each factor to its block of `X`, and join the results."""

@@ -36,7 +36,7 @@ class Sphere(AbstractManifold):
         check_size(self.n, least=1)
         if self.n == 1:
             # a frozen dataclass does not allow assignments
-            vars(self).update(is_connected=False)
+            object.__setattr__(self, "is_connected", False)
 
     @property
     def shape(self) -> tuple[int, ...]:

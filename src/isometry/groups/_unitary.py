@@ -117,7 +117,8 @@ class SU(AbstractClassicalGroup):
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""The larger of $\lVert Q^H Q - I \rVert_F$ and $|\det Q - 1|$."""
-        return torch.maximum(unitarity_defect(Q), (determinant(Q) - 1).abs())
+        wrong_phase = (determinant(Q) - 1).abs()
+        return torch.maximum(unitarity_defect(Q), wrong_phase)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples from the Haar measure."""

@@ -127,10 +127,11 @@ def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float
     an error are used, because the leading power dominates at small steps. The slope is
     infinite if fewer than two errors are above the noise, and NaN if any error is NaN.
     """
-    table = torch.tensor([steps, errors], dtype=torch.float64)
-    if table.isnan().any():
+    t, error = torch.tensor([steps, errors], dtype=torch.float64)
+    if error.isnan().any():
         return math.nan
-    x, y = table[:, table[1] > noise][:, -_FITTED:].log()
+    is_fitted = error > noise
+    x, y = t[is_fitted][-_FITTED:].log(), error[is_fitted][-_FITTED:].log()
     if len(x) < 2:
         return math.inf
     x = x - x.mean()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from isometry.groups import SO, AbstractMap, AbstractRetraction, U
+from isometry.groups import SO, AbstractManifold, AbstractMap, AbstractRetraction, U
 from isometry.groups._maps import RetractionLike
 from isometry.linalg import skew
 from isometry.testing._case import Case, norm
@@ -74,17 +74,13 @@ def check_map(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     group = U(n) if is_complex else SO(n)
-    if isinstance(retraction, AbstractMap | str):
-        # `resolve` raises if the map is not a retraction
-        phi = group.resolve(cast("RetractionLike", retraction))
-        claims = _Claims(phi.at_identity, None, phi.order, phi.is_equivariant)
-        if type(phi).inverse is not AbstractRetraction.inverse:
-            claims = replace(claims, inverse=phi.inverse)
-    else:
-        claims = _Claims(retraction)
-    arguments = {"inverse": inverse, "order": order, "is_equivariant": is_equivariant}
-    passed = {name: value for name, value in arguments.items() if value is not None}
-    claims = replace(claims, **passed)
+    claims = _claims(group, retraction)
+    if inverse is not None:
+        claims = replace(claims, inverse=inverse)
+    if order is not None:
+        claims = replace(claims, order=order)
+    if is_equivariant is not None:
+        claims = replace(claims, is_equivariant=is_equivariant)
     with generator.device:
         for dtype in (torch.float32, torch.float64):
             case = Case(group, dtype.to_complex() if is_complex else dtype, generator)
@@ -92,6 +88,19 @@ def check_map(
                 contract(case, claims)
         _order(case, claims)
         _gradient(case, claims)
+
+
+def _claims(
+    group: AbstractManifold, retraction: RetractionLike | MatrixFunction
+) -> _Claims:
+    """What a map says about itself; a plain function says nothing."""
+    if not isinstance(retraction, AbstractMap | str):
+        return _Claims(retraction)
+    # `resolve` raises if the map is not a retraction
+    phi = group.resolve(cast("RetractionLike", retraction))
+    has_inverse = type(phi).inverse is not AbstractRetraction.inverse
+    inverse = phi.inverse if has_inverse else None
+    return _Claims(phi.at_identity, inverse, phi.order, phi.is_equivariant)
 
 
 def _skew(case: Case, *batch: int, angle: float) -> Tensor:

@@ -31,8 +31,9 @@ TensorMethod = Callable[..., Tensor]
 
 def maps_of(manifold: AbstractManifold) -> list[AbstractRetraction]:
     """Our retractions that a manifold supports, with Pade of degrees 1 to 3."""
-    phis = [phi for phi in KNOWN.values() if isinstance(phi, AbstractRetraction)]
-    return [m for m in (*phis, Pade(2), Pade(3)) if isinstance(m, manifold.maps)]
+    ours = [phi for phi in KNOWN.values() if isinstance(phi, AbstractRetraction)]
+    candidates = [*ours, Pade(2), Pade(3)]
+    return [phi for phi in candidates if isinstance(phi, manifold.maps)]
 
 
 def equality(case: Case) -> None:
@@ -205,8 +206,11 @@ def methods(M: AbstractManifold) -> Iterator[tuple[str, TensorMethod]]:
     yield "defect", lambda Q, _P, X, _Y: M.defect(Q + 0.1 * X)
     for phi in maps_of(M):
         name = phi.name
-        yield f"retract({name})", lambda Q, _P, X, _Y, m=phi: M.retract(Q, T(Q, X), m)
-        yield f"point({name})", lambda Q, _P, X, _Y, m=phi: M.point(X, Q, m)
+        yield (
+            f"retract({name})",
+            lambda Q, _P, X, _Y, phi=phi: M.retract(Q, T(Q, X), phi),
+        )
+        yield f"point({name})", lambda Q, _P, X, _Y, phi=phi: M.point(X, Q, phi)
     if isinstance(KNOWN["cayley"], M.maps) and isinstance(M, AbstractGroup):
         yield "coordinates(cayley)", lambda Q, P, _X, _Y: M.coordinates(P, Q, "cayley")
 

@@ -138,7 +138,8 @@ class Pade(AbstractRational):
     def __post_init__(self) -> None:
         check_degree(self.degree)
         # a frozen dataclass does not allow assignments
-        vars(self).update(name=f"pade-{self.degree}", order=2.0 * self.degree + 1)
+        object.__setattr__(self, "name", f"pade-{self.degree}")
+        object.__setattr__(self, "order", 2.0 * self.degree + 1)
 
     def at_identity(self, A: Tensor) -> Tensor:
         """The Pade approximant at `A` itself, without scaling and squaring."""
