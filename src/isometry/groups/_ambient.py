@@ -1,6 +1,7 @@
-"""Arrays of the ambient space: their real basis, real vectors for them, fixed samples.
+"""Arrays of the ambient space, and their flattened forms as rows of real numbers.
 
-The ambient space of a manifold has all arrays with the shape and the field of a point.
+The ambient space of a manifold contains all arrays with the shape of a point. They are
+complex if points are.
 """
 
 import math

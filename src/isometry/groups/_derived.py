@@ -1,4 +1,4 @@
-"""A group that is known only through `algebra`: a basis, and the logarithm."""
+"""What follows from a group's method `algebra`: a basis, and the logarithm."""
 
 import functools
 import itertools
@@ -32,8 +32,9 @@ _ZERO = 1e-6
 def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
     """Orthonormal basis of the algebra, and the coordinates of its elements.
 
-    The coordinates are the ones of smallest norm. Both are rows as from `flat`, and in
-    double precision. They are cached for the 64 groups used last.
+    The first result has the elements of the basis as rows, flattened by `flat`. In the
+    second, each row has the coordinates of one element, with the smallest norm. Both
+    are in double precision, and are cached for the 64 groups used last.
     """
     # Later callers get the cached basis too, and their default device or autograd mode
     # may differ. So the basis must not depend on either.

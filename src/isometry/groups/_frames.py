@@ -67,9 +67,9 @@ class AbstractFrame(ABC):
         These rules average the squares over steps, and divide the vector by the square
         root of the average. The shape of the result broadcasts with the vector.
 
-        By default this is one number for each vector, because entries of vectors at
-        different points cannot be compared: the squared norm of the array, divided by
-        the number of real numbers in a point.
+        By default it is one number for each vector: the squared norm of the array,
+        divided by the number of real numbers in a point. Single entries of vectors at
+        different points cannot be compared.
         """
         total = torch.linalg.vector_norm(V.flatten(1), dim=1).square_()
         reals = math.prod(self.manifold.shape) * (1 + self.manifold.is_complex)
@@ -275,8 +275,8 @@ class TallFrame(AbstractFrame):
     ) -> tuple[Tensor, Tensor | None]:
         """The point `P` reached along `scale * V`, and `P^H E_perp` or None.
 
-        The product is a by-product of the formula for short steps. It is None if that
-        formula was not used.
+        The matrix `P^H E_perp` is a by-product of the formula for short steps. The
+        second result is None if that formula was not used.
         """
         Omega, E_perp = self._split(V)
         if not retraction.is_factor:

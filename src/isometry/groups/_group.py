@@ -45,7 +45,8 @@ class AbstractGroup(AbstractManifold):
     replace some defaults with closed forms, and `isometry.testing.check_manifold`
     compares most of these with the defaults. A group that is not connected sets
     `is_connected = False`, because its algebra describes only the identity component.
-    It also overrides `component`, unless its components differ in their determinants.
+    If the sign of the determinant does not tell its components apart, it also overrides
+    `component`.
 
     Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
 
@@ -92,7 +93,10 @@ class AbstractGroup(AbstractManifold):
         return basis(self)
 
     def _expand(self, X: Tensor, images: Tensor) -> Tensor:
-        """The components of `X` in the basis of the algebra, times these `images`."""
+        """A linear map of the algebra, applied to the projection of `X` onto it.
+
+        The rows of `images` are the values of the map at the elements of the basis.
+        """
         components = flat(X, self) @ self._basis()[0].mT.to(X.real)
         return arrays(components @ images.to(components), self)
 

@@ -176,9 +176,10 @@ class AbstractManifold(AbstractFullPrecision, ABC):
         """How far `Q` is from the manifold: zero, up to rounding, for its points."""
 
     def component(self, Q: Tensor) -> Tensor:
-        """Real numbers `(*batch, m)` that are equal for points in the same component.
+        """Real numbers `(*batch, m)` that label the connected component of each `Q`.
 
-        By default this is one zero for each point, as on any connected manifold.
+        Two points have the same label if and only if a path joins them. By default the
+        label is one zero, as on any connected manifold.
         """
         return Q.real.new_zeros(*Q.shape[: Q.ndim - len(self.shape)], 1)
 

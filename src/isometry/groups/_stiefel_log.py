@@ -220,7 +220,8 @@ def _completion(V: Tensor) -> Tensor:
     """Rotation or unitary matrix with first columns `V`, as close to I as possible."""
     k = V.shape[-1]
     rest = torch.linalg.qr(V, mode="complete").Q[..., k:]
-    # now the determinant is 1, and rotations of the other columns do not change that
+    # Make the determinant 1. If the matrix is real, the line after this one does not
+    # change the determinant, because it multiplies by a rotation.
     rest = turn_last_column(torch.cat([V, rest], -1))[..., k:]
     rest = rest @ nearest_rotation(rest[..., k:, :].mH)
     return torch.cat([V, rest], -1)

@@ -81,16 +81,17 @@ class Sp(AbstractClassicalGroup):
     def _quarter_turn(self, S: Tensor, W: Tensor) -> Tensor:
         r"""Skew unitary J with $S = J |S|$, where `S` is in sp(n) on the span of `W`.
 
-        Where S is zero up to rounding, so that its signs are random, they are decided
-        by a generic element of the algebra.
+        Where S is zero up to rounding, its own signs would be random, so a generic
+        element of the algebra decides them.
         """
         eps = torch.finfo(S.dtype).eps
         # S is in sp(n) only up to rounding, which must not choose a sign
         A, J = self.algebra_projection(W @ S @ W.mH), _generic(self.n).to(S)
-        # J is added twice, and the result is the next J. The generic element has some
-        # small eigenvalues, so its multiple must be large to be above the rounding
-        # errors. But a large multiple also changes signs where S is not zero. The next
-        # J has no eigenvalues except i and -i, so a small multiple is enough.
+        # Add a multiple of J to A, and make the next J from the signs of the sum. The
+        # first J is generic. Some of its eigenvalues are small, so only a large
+        # multiple is above the rounding errors. But a large multiple also changes signs
+        # where S is not zero. So this is done twice: the second J has no eigenvalues
+        # except i and -i, and a small multiple of it is enough.
         for size in (1000 * eps, 8 * eps):
             M = W.mH @ (-1j * (A + size * J)) @ W
             sines, V = torch.linalg.eigh((M + M.mH) / 2)

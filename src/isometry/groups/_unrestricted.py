@@ -1,4 +1,4 @@
-"""Manifolds of all matrices with orthonormal columns, and groups of this kind."""
+"""All matrices with orthonormal columns: what Stiefel, O, SO and U share."""
 
 from typing import Any
 

@@ -69,7 +69,7 @@ class Case:
         return s.reshape(*s.shape, *[1] * len(self.manifold.shape)) * E
 
     def require(self, method: str, must: str, gap: Tensor, scale: float = 1.0) -> None:
-        """Raise unless a gap is at most `ROUNDING * n * eps * scale`."""
+        """Raise unless a gap is at most `ROUNDING * n * eps * scale` everywhere."""
         self.bound(method, must, gap, ROUNDING * self.unit * scale)
 
     def zero(self, method: str, must: str, X: Tensor, scale: float = 1.0) -> None:
@@ -77,7 +77,7 @@ class Case:
         self.require(method, must, norm(self.manifold, X), scale=scale)
 
     def bound(self, method: str, must: str, error: Tensor, bound: float) -> None:
-        """Raise unless an error is at most a bound."""
+        """Raise unless an error is at most `bound` everywhere."""
         worst = largest_of(error)
         # not `worst > bound`, which would accept NaN
         if not worst <= bound:
@@ -89,7 +89,8 @@ class Case:
         The case must be in double precision. Errors at the level of rounding are not
         fitted.
         """
-        # if the order is high, only long steps have an error above rounding
+        # If the order is high, only long steps have an error above rounding. Otherwise
+        # leave out the longest steps, where higher powers of t are not negligible.
         steps = _STEPS if order > 3 else _STEPS[2:]
         noise = 25 * ROUNDING * self.unit
         slope = fitted_slope(steps, [largest_of(error(t)) for t in steps], noise)
@@ -123,9 +124,10 @@ def largest_of(error: Tensor) -> float:
 def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float:
     """Slope of log error against log step, for the errors above the noise.
 
-    The steps must be in descending order. Only the `_FITTED` smallest steps with such
-    an error are used, because the leading power dominates at small steps. The slope is
-    infinite if fewer than two errors are above the noise, and NaN if any error is NaN.
+    The steps must be in descending order. Of the steps whose error is above the noise,
+    only the `_FITTED` smallest are used, because the leading power dominates there. The
+    slope is infinite if fewer than two errors are above the noise, and NaN if any error
+    is NaN.
     """
     t, error = torch.tensor([steps, errors], dtype=torch.float64)
     if error.isnan().any():

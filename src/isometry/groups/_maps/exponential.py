@@ -81,9 +81,10 @@ class Exp(AbstractRetraction):
 
         For one real matrix on the CPU, if it `is_large` and `B` is a constant, this is
         a single node of the autograd graph (a single operator, if compiled). Then the
-        skew matrix is written directly to where the exponential needs it. This saves 15
-        percent of the time at n = 64, and 2 percent at n = 512. The gradient is the
-        same as with separate steps.
+        skew matrix is written directly into the memory that the exponential works in.
+        This saves 15 percent of the time at n = 64, and 2 percent at n = 512. The
+        gradient is the same as with separate steps.
+
         Cost: as for `expm_skew`; with `B`, one more product for the value, and one for
         the gradient.
         """
