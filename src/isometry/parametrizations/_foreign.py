@@ -182,28 +182,14 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
 
 
 def _peer_weight(
-    state: dict[str, Tensor], prefix: str, entry: Constrained, choice: Any
+    state: dict[str, Tensor], prefix: str, entry: Constrained, choice: MapLike | None
 ) -> Tensor | None:
     """Pop torch's or geotorch's keys and compute the weight; None if there are none."""
     if f"{prefix}0.map" in state or f"{prefix}original" not in state:
         return None
-    saved = state.pop(f"{prefix}original")
-    if saved.ndim < 2:
-        raise ValueError(
-            f"`{prefix}original` must be a matrix; got shape {tuple(saved.shape)}. "
-            f"Load it with the library that made it, and save the plain weight."
-        )
-    X = in_float32_or_wider(saved)
-    base = state.pop(f"{prefix}0.base", None)
-    wide = X.shape[-2] < X.shape[-1]
-    X = X.mT if wide else X
-    shape = (*X.shape[:-1], X.shape[-2])
-    if base is not None and tuple(base.shape) != shape:
-        raise ValueError(
-            f"`{prefix}0.base` must have shape {shape}; got {tuple(base.shape)}. Load "
-            f"a checkpoint from torch's `orthogonal` or from geotorch."
-        )
-    constraint = entry.constraint
+    original, base = _pop_peer(state, prefix)
+    wide = original.shape[-2] < original.shape[-1]
+    X = in_float32_or_wider(original.mT if wide else original)
     with autocast_off(X.device):
         phi = _map_if_certain(entry.key, X) if choice is None else _peer_map(choice)
         Q = _peer_columns(phi, X)
@@ -211,19 +197,43 @@ def _peer_weight(
             _log.warning(_NO_BASE, entry.key)
         else:
             Q = base.to(Q) @ Q
-        W = Q.mT if wide else Q
-        _check_weight(entry, W)
-        defect = constraint.manifold.worst_defect(constraint.layout.points(W))
+    weight = Q.mT if wide else Q
+    _check_weight(entry, weight)
+    manifold = entry.constraint.manifold
+    defect = manifold.worst_defect(entry.constraint.layout.points(weight))
     # Weights that torch and geotorch computed had defects of up to 1e-3 in float32. In
     # half precision, the base was rounded.
-    if not defect <= max(1e-2, rounding_bound(constraint.manifold, saved.dtype)):
+    if not defect <= max(1e-2, rounding_bound(manifold, original.dtype)):
         raise ValueError(
-            f"`{entry.key}` must be a point of {constraint.manifold}; got a weight "
-            f"with a defect of {defect:.1e}, so it had another constraint (torch and "
-            f"geotorch treat a kernel as many small matrices). Load it with the "
-            f"library that made it, and save the plain weight."
+            f"`{entry.key}` must be a point of {manifold}; got a weight with a defect "
+            f"of {defect:.1e}, so it had another constraint (torch and geotorch treat "
+            f"a kernel as many small matrices). Load it with the library that made it, "
+            f"and save the plain weight."
         )
-    return W
+    return weight
+
+
+def _pop_peer(state: dict[str, Tensor], prefix: str) -> tuple[Tensor, Tensor | None]:
+    """Pop the `original` and the `base` of torch or geotorch; the base may be missing.
+
+    Raises:
+        ValueError: if `original` is not a matrix, or the shape of `base` does not fit.
+    """
+    original = state.pop(f"{prefix}original")
+    base = state.pop(f"{prefix}0.base", None)
+    if original.ndim < 2:
+        raise ValueError(
+            f"`{prefix}original` must be a matrix; got shape {tuple(original.shape)}. "
+            f"Load it with the library that made it, and save the plain weight."
+        )
+    n = max(original.shape[-2:])
+    shape = (*original.shape[:-2], n, n)
+    if base is not None and tuple(base.shape) != shape:
+        raise ValueError(
+            f"`{prefix}0.base` must have shape {shape}; got {tuple(base.shape)}. Load "
+            f"a checkpoint from torch's `orthogonal` or from geotorch."
+        )
+    return original, base
 
 
 def _map_if_certain(key: str, X: Tensor) -> AbstractMap:
