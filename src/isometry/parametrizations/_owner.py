@@ -1,7 +1,11 @@
 """Changes to a module that owns a constrained weight.
 
-torch gives every parametrized module a class of its own. Our wrappers of methods are in
-that class, so they disappear with it when the last parametrization is removed.
+When a weight is parametrized, torch derives a new class from the class of the module,
+makes the weight a property of the new class, and gives this class to the module. We
+change the new class further, for what torch's property alone gets wrong: reading is
+slow, copies share the class, `reset_parameters` would write to the coordinates, and a
+recurrent module keeps a list of its weights. Our changes are in the new class only, so
+they disappear with it when the last parametrization is removed.
 """
 
 import functools
@@ -50,25 +54,30 @@ def adapt(module: nn.Module, name: str) -> None:
     if hasattr(cls, _ADAPTED):
         return
     setattr(cls, _ADAPTED, True)
-    for key, wrapper in _WRAPPERS.items():
+    for key, replacement in _REPLACEMENTS.items():
         method = getattr(cls, key, None)
         if method is not None:
-            setattr(cls, key, _wrapped(method, wrapper))
+            setattr(cls, key, _replaced(method, replacement))
     if isinstance(module, nn.RNNBase):
         _keep_weights_fresh(module)
 
 
-def _wrapped(method: Method, wrapper: Method) -> Method:
-    """A method that calls `wrapper` and passes it, as first argument, `method`."""
+def _replaced(method: Method, replacement: Method) -> Method:
+    """A method that calls `replacement`, with `method` as an additional first argument.
+
+    The new method has the name, docstring and signature of `method`.
+    """
 
     @functools.wraps(method)
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrapper(method, module, *args, **kwargs)
+        return replacement(method, module, *args, **kwargs)
 
     return call
 
 
-def _reset(reset: Method, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _reset_parameters(
+    reset: Method, module: nn.Module, *args: Any, **kwargs: Any
+) -> Any:
     """Takes the place of `reset_parameters`: initializes weights, not coordinates."""
     with ExitStack() as stack:
         for coordinates in coordinates_of(module).values():
@@ -76,7 +85,7 @@ def _reset(reset: Method, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return reset(module, *args, **kwargs)
 
 
-def _register(
+def _register_parameter(
     register: Method, module: nn.Module, name: str, param: nn.Parameter | None
 ) -> None:
     """Takes the place of `register_parameter`: no parameter can replace a weight."""
@@ -89,13 +98,14 @@ def _register(
     register(module, name, param)
 
 
-def _load(
+def _load_from_state_dict(
     load: Method, module: nn.Module, state: dict[str, Any], prefix: str, *args: Any
 ) -> None:
     """Takes the place of `_load_from_state_dict`: refuses plain weights.
 
     They are refused even if `strict=False`.
     """
+    # torch passes a list to which it adds messages, and raises at the end
     errors: list[str] = args[-1]
     for name in coordinates_of(module):
         saved = f"{prefix}parametrizations.{name}.0.map"
@@ -117,13 +127,13 @@ def _deepcopy(deepcopy: Method, module: nn.Module, memo: dict[int, Any]) -> nn.M
     return result
 
 
-_WRAPPERS: dict[str, Method] = {
+_REPLACEMENTS: dict[str, Method] = {
     "__deepcopy__": _deepcopy,
-    "reset_parameters": _reset,
+    "reset_parameters": _reset_parameters,
     # nn.MultiheadAttention resets its parameters in a method with this name
-    "_reset_parameters": _reset,
-    "register_parameter": _register,
-    "_load_from_state_dict": _load,
+    "_reset_parameters": _reset_parameters,
+    "register_parameter": _register_parameter,
+    "_load_from_state_dict": _load_from_state_dict,
 }
 
 
@@ -138,28 +148,34 @@ def _keep_weights_fresh(module: nn.RNNBase) -> None:
     the weights that were read when the pass began.
     """
     cls: Any = type(module)
-    cls.forward = _wrapped(cls.forward, _forward)
+    cls.forward = _read_once(cls.forward)
     compute_flat_weights(module, _weights)
+
+
+def _read_once(forward: Method) -> Method:
+    """Wrap `forward`, so that a pass computes each weight only once.
+
+    Torch's `forward` reads each weight many times.
+    """
+
+    @functools.wraps(forward)
+    def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:
+        module.__dict__[_PASS_WEIGHTS] = flat_weights(module)
+        try:
+            return forward(module, *args, **kwargs)
+        finally:
+            module.__dict__.pop(_PASS_WEIGHTS, None)
+
+    return wrapped
+
+
+def _weights(module: Any) -> list[Tensor | None]:
+    """The weights read at the start of the forward pass; outside, read now."""
+    weights = module.__dict__.get(_PASS_WEIGHTS)
+    return flat_weights(module) if weights is None else weights
 
 
 def restore_weights(module: nn.Module) -> None:
     """Refill a recurrent module's list of weights if none of them is parametrized."""
     if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
         fill_flat_weights(module)
-
-
-def _forward(forward: Method, module: Any, *args: Any, **kwargs: Any) -> Any:
-    """Takes the place of `forward`: a pass computes each weight only once.
-
-    Torch's `forward` reads each weight many times.
-    """
-    module.__dict__[_PASS_WEIGHTS] = flat_weights(module)
-    try:
-        return forward(module, *args, **kwargs)
-    finally:
-        module.__dict__.pop(_PASS_WEIGHTS, None)
-
-
-def _weights(module: Any) -> list[Tensor | None]:
-    weights = module.__dict__.get(_PASS_WEIGHTS)
-    return flat_weights(module) if weights is None else weights
