@@ -1,23 +1,30 @@
 """Cache of constrained weights, so that reading a weight twice computes it once.
 
-During training a weight is computed once per autograd graph: every read returns the
+During training, a weight is computed once per autograd graph: every read returns the
 same tensor until its inputs change or a backward pass goes through it. Without
-gradients it is computed once, and again only after a change. To notice every change, a
-read compares all bytes of the coordinates, of the base (or of the phases, for products
-of reflections), and of the weight itself, because a write through `.data` or a numpy
-view leaves no other trace.
+gradients, it is computed once, and again only after a change.
 
-Bytes are compared only on the CPU: on other devices the host would have to wait for the
-result. On those devices, torch's version counters are compared instead, and a weight is
-remembered only during training, while a graph or something else refers to it.
+The `Coordinates` of each weight have a `Memory`. It holds up to two entries: a weight
+without a graph and, in each thread, a weight with a graph. An `Entry` knows from which
+tensors its weight was computed, and can tell whether one of them has changed. The
+property that `read_fast` makes looks for a weight without a graph. In all other cases,
+`read_weight` looks for an entry. If none is still valid, `_compute` makes a new one. A
+weight with a graph is a node `Shared` of autograd. A hook on this node drops the entry
+when a backward pass reaches the weight.
+
+To notice every change, a read compares all bytes of the coordinates, of the base (or of
+the phases, for products of reflections), and of the weight itself, because a write
+through `.data` or a numpy view leaves no other trace. Bytes are compared only on the
+CPU: on other devices the host would have to wait for the result. On those devices,
+torch's version counters are compared instead, and a weight is remembered only during
+training, while a graph or something else refers to it.
 """
 
 import operator
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +64,7 @@ def read_fast(module: nn.Module, name: str) -> None:
     """Speed up every read of a weight that torch has parametrized.
 
     torch's own property looks up the `ParametrizationList` by name and calls it as a
-    module. This can take longer than the forward pass of a small layer. In unusual
+    module, which can take longer than the forward pass of a small layer. In unusual
     cases, the faster property calls torch's property: for example under a compiler, in
     forward mode, and if the user has added another parametrization on top.
     """
@@ -75,6 +82,7 @@ def read_fast(module: nn.Module, name: str) -> None:
         # reading an attribute of a module takes as long as three lookups in `__dict__`
         own = holder.__dict__
         parts, entry = own["_modules"], own["memory"].plain
+        # a parametrization that the user has added on top, or forward mode
         if "1" in parts or forward_mode["_current_level"] >= 0:
             return read_slowly(module)
         X, constraint = own["_parameters"]["original"], parts["0"]
@@ -82,7 +90,7 @@ def read_fast(module: nn.Module, name: str) -> None:
             entry is not None
             and X is entry.X
             and constraint is entry.constraint
-            and entry.buffers[entry.depends_on] is entry.rest
+            and entry.buffers[entry.depends_on] is entry.buffer
             and not (_is_grad_enabled() and X.requires_grad)
             and entry.unchanged()
         ):
@@ -134,8 +142,7 @@ def _compute(
         weight: Tensor = Shared.apply(constraint, unchanged, inputs[0])
     else:
         weight = constraint(inputs[0])
-    hook = None if region is None else weakref.ref(region)
-    entry = Entry(weight, inputs, constraint, unchanged, hook)
+    entry = Entry(weight, inputs, constraint, unchanged, region)
     if graph:
         memory.threads.entry = entry
     elif entry.weight is not None:
@@ -159,39 +166,44 @@ def _drop_hook(entry: "Entry") -> Callable[[Any], None]:
     return drop
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
 class Entry:
-    """A remembered weight, with what is needed to tell whether it is still valid."""
+    """A remembered weight, with what is needed to tell whether it is still valid.
 
-    weight: Tensor | None
-    inputs: InitVar[Inputs]
-    constraint: AbstractConstraint
-    unchanged: UnchangedCheck
-    # the hook of the checkpointed region in which the weight was computed, if any
-    region: "weakref.ref[Any] | None"
-    # the coordinates
-    X: Tensor = field(init=False)
-    # the buffer on which the weight depends (the base or the phases), and where it is:
-    # under the key `depends_on` in the dictionary `buffers`
-    rest: Tensor | None = field(init=False)
-    depends_on: str = field(init=False)
-    buffers: dict[str, Tensor | None] = field(init=False)
-    _versions: list[int | None] = field(init=False)
-    _reference: Callable[[], Tensor | None] = field(init=False)
+    Args:
+        weight: the weight.
+        inputs: the tensors from which the weight was computed.
+        constraint: the constraint that computed it.
+        inputs_unchanged: returns True as long as `inputs` are unchanged.
+        region: the hook of the checkpointed region in which the weight was computed;
+            None outside such regions.
+    """
 
-    def __post_init__(self, inputs: Inputs) -> None:
-        tensors = cast("Inputs", (self.weight, *inputs))
-        self.X, self.rest = inputs[0], inputs[1] if len(inputs) > 1 else None
-        self.depends_on = self.constraint.depends_on
-        self.buffers = self.constraint._buffers
-        self._versions = [*map(version, tensors)]
-        self._reference = TensorWeakRef(tensors[0])
+    def __init__(
+        self,
+        weight: Tensor,
+        inputs: Inputs,
+        constraint: AbstractConstraint,
+        inputs_unchanged: UnchangedCheck,
+        region: Any,
+    ) -> None:
+        self.X = inputs[0]
+        self.constraint = constraint
+        # The buffer on which the weight depends (the base or the phases), and where it
+        # is: under the key `depends_on` in the dictionary `buffers`. Reading this
+        # dictionary is faster than reading an attribute of the constraint.
+        self.buffer = inputs[1] if len(inputs) > 1 else None
+        self.buffers: dict[str, Tensor | None] = constraint._buffers
+        self.depends_on = constraint.depends_on
+        self.region = None if region is None else weakref.ref(region)
+        self._versions = [*map(version, (weight, *inputs))]
+        self._reference: Callable[[], Tensor | None] = TensorWeakRef(weight)
         # Keep the weight alive only if its bytes can be compared. Otherwise it is
         # remembered only while something else, such as a graph, refers to it.
-        if all(map(is_block, tensors)):
-            self.unchanged = unchanged_bytes(tensors[0], after=self.unchanged)
-        else:
-            self.weight = None
+        self.weight: Tensor | None = None
+        self.unchanged = inputs_unchanged
+        if all(map(is_block, (weight, *inputs))):
+            self.weight = weight
+            self.unchanged = unchanged_bytes(weight, after=inputs_unchanged)
 
     def find(self, inputs: Inputs, region: Any) -> Tensor | None:
         """The remembered weight, or None if it may be out of date."""
@@ -202,7 +214,7 @@ class Entry:
         # refuses a backward pass through a graph whose saved tensors were written to.
         same = (
             inputs[0] is self.X
-            and (inputs[1] if len(inputs) > 1 else None) is self.rest
+            and (inputs[1] if len(inputs) > 1 else None) is self.buffer
             and self._versions == [*map(version, (weight, *inputs))]
             and self.unchanged()
         )
@@ -211,11 +223,16 @@ class Entry:
     def drop(self) -> None:
         """Release the weight and its memory."""
         self.weight = None
-        self._reference = self.unchanged = _nothing
+        self._reference, self.unchanged = _no_weight, _changed
 
 
-def _nothing() -> Any:
-    """Return None, which means "no weight" in a reference and "changed" in a check."""
+def _no_weight() -> None:
+    """A reference to a weight that has been dropped."""
+
+
+def _changed() -> bool:
+    """A check that fails, because there are no tensors to compare."""
+    return False
 
 
 class Memory:
@@ -234,10 +251,10 @@ class Memory:
         self.plain: Entry | None = None
         self.threads = threading.local()
         # The tensors from which the last weight was computed, a check that all of them
-        # are unchanged, and a check of all but the coordinates. These are in one tuple,
-        # so that another thread never sees only some of them replaced.
+        # are unchanged, and a check that the buffer is unchanged. They are in one
+        # tuple, so that another thread never sees only some of them replaced.
         self._watched: tuple[Inputs, UnchangedCheck, UnchangedCheck]
-        self._watched = (), _nothing, _nothing
+        self._watched = (), _changed, _changed
         self._steps = _steps
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -249,22 +266,21 @@ class Memory:
         A base or phases that have left the manifold are repaired. For example,
         averaging models averages their bases, and the mean of orthogonal matrices is
         not orthogonal. Coordinates that look as if `nn.init` had filled them are
-        refused. The test for this takes time. If an optimizer has taken a step since
-        the last weight was computed, the step explains the change, and the test is
-        skipped.
+        refused. This test takes time, and is skipped if an optimizer has taken a step
+        since the last weight was computed, because the step explains the change.
         """
-        before, unchanged, rest_unchanged = self._watched
+        before, unchanged, buffer_unchanged = self._watched
         same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
         if same and unchanged():
             return unchanged
         if self._steps == _steps:
             constraint.refuse_filled(inputs[0])
         self._steps = _steps
-        if not (same and rest_unchanged()):
+        if not (same and buffer_unchanged()):
             constraint.repair()
-            rest_unchanged = _unchanged_check(*inputs[1:])
+            buffer_unchanged = _unchanged_check(*inputs[1:])
         unchanged = _unchanged_check(*inputs)
-        self._watched = inputs, unchanged, rest_unchanged
+        self._watched = inputs, unchanged, buffer_unchanged
         return unchanged
 
 
@@ -353,7 +369,7 @@ def count_step(*_: Any) -> None:
     _steps += 1
 
 
-def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
+def _may_remember(inputs: Inputs) -> bool:
     """Whether a weight computed now may be used again later."""
     # a weight with a tangent is valid only inside its level of forward mode
     if torch.compiler.is_compiling() or transforms() or in_forward_mode():
