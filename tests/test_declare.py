@@ -15,7 +15,7 @@ import isometry
 from isometry import constrain, declare, manifold_of
 from isometry._declare import declared, points, record
 from isometry.groups import SO, O, Stiefel
-from isometry.parametrizations._register import _Options
+from isometry.parametrizations._register import _Keywords
 
 
 def rotation() -> nn.Linear:
@@ -61,7 +61,7 @@ def test_the_typed_options_are_the_options():
     """Type checkers know the same keywords as `constrain` itself."""
     parameters = inspect.signature(constrain).parameters.values()
     keywords = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert keywords == _Options.__annotations__
+    assert keywords == _Keywords.__annotations__
 
 
 def test_a_copy_is_declared_too_and_by_itself():

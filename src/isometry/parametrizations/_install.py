@@ -1,6 +1,11 @@
-"""Registration of a constraint.
+"""Installation of a constraint, after which modules compute their weight.
 
-Everything that can fail runs before the module changes.
+First, `install` chooses the initial point of the manifold, makes the constraint (a
+`Trivialization`, or `Reflections` for products of reflections), and asks it for the
+coordinates of this point. Everything that can fail happens here, before any module
+changes. Then `_attach` writes the coordinates into the existing parameter, and makes a
+`Coordinates` object of the parameter and the constraint. All modules that hold the
+parameter get this one object, which computes the weight for them.
 """
 
 from dataclasses import dataclass
@@ -63,31 +68,41 @@ def install(
     `argument` is the name under which the user passed the map; errors use that name.
     """
     phi = manifold.resolve_coordinates(retraction, name=argument)
-    weight, dtype, init = target.weight, target.weight.dtype, options.init
-    every, radius = options.rebase_every, options.rebase_radius
     has_base = options.use_trivialization and not isinstance(phi, Householder)
-    check_policy(every, radius, moving=has_base)
-    X = layout.points(in_float32_or_wider(weight.detach()))
-    Q = initial_point(manifold, X, init, options.generator)
+    check_policy(options.rebase_every, options.rebase_radius, moving=has_base)
+    points = layout.points(in_float32_or_wider(target.weight.detach()))
+    Q = initial_point(manifold, points, options.init, options.generator)
     constraint: AbstractConstraint
     if isinstance(phi, Householder):
-        phase = Q.new_ones(*Q.shape[:-2], Q.shape[-1])
-        constraint = Reflections(manifold, layout, phi, dtype, init, phase)
+        constraint = Reflections(
+            manifold=manifold,
+            layout=layout,
+            retraction=phi,
+            dtype=target.weight.dtype,
+            init=options.init,
+            buffer=Q.new_ones(*Q.shape[:-2], Q.shape[-1]),
+        )
     else:
         base = layout.weight(Q).clone(memory_format=torch.contiguous_format)
-        base = base if has_base else None
         constraint = Trivialization(
-            manifold, layout, phi, dtype, init, base, every, radius
+            manifold=manifold,
+            layout=layout,
+            retraction=phi,
+            dtype=target.weight.dtype,
+            init=options.init,
+            buffer=base if has_base else None,
+            rebase_every=options.rebase_every,
+            rebase_radius=options.rebase_radius,
         )
-    _register(target, constraint, _coordinates(constraint, Q))
+    _attach(target, constraint, _initial_coordinates(constraint, Q))
     return target.module
 
 
-def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
-    """Coordinates of the initial weight.
+def _initial_coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
+    """The coordinates of `Q`, at which the weight starts.
 
     Raises:
-        ValueError: if there is no base, and the map cannot reach the weight.
+        ValueError: if there is no base, and the map cannot reach `Q`.
     """
     try:
         return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
@@ -105,7 +120,7 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
         ) from error
 
 
-def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) -> None:
+def _attach(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) -> None:
     """Make all modules that hold the parameter compute the weight from `X`."""
     weight = target.weight
     # The coordinates of a half-precision weight have a wider dtype, so the old gradient

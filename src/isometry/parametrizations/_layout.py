@@ -55,9 +55,15 @@ def matrix_layout(
     """The layout that `orthogonal` uses for a weight.
 
     Raises:
-        ValueError: if the rows do not split into `blocks` blocks of equal size.
+        ValueError: if the weight has fewer than two axes, or if its rows do not split
+            into `blocks` blocks of equal size.
     """
     shape = tuple(weight.shape)
+    if len(shape) < 2:
+        raise ValueError(
+            f"`{name}` must have two or more axes to be orthogonal; got shape {shape}. "
+            f"For a unit vector use `isometry.constrain` with `groups.Sphere`."
+        )
     groups, flatten, (rows, columns) = 1, False, shape[-2:]
     if name == "weight" and isinstance(module, _CONVOLUTIONS | _TRANSPOSED):
         # The first axis of a kernel holds the output channels or, in a transposed

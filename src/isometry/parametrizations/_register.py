@@ -3,6 +3,7 @@
 from typing import Literal, TypedDict, Unpack, overload
 
 import torch
+from torch import Tensor
 
 from isometry._declare import name_and_manifold
 from isometry._torch import outside_graphs
@@ -11,8 +12,8 @@ from isometry.groups import SO, AbstractManifold, O, Stiefel, U
 from isometry.groups._maps import MapLike
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import Options, install
-from isometry.parametrizations._layout import Layout, layout_of, matrix_layout
-from isometry.parametrizations._target import Target, target_of
+from isometry.parametrizations._layout import layout_of, matrix_layout
+from isometry.parametrizations._target import target_of
 
 # values of `orthogonal_map` that mean the exponential here, as they do for the square
 # weights of torch's `orthogonal`
@@ -130,8 +131,9 @@ def orthogonal(
     phi = "exp" if phi in _TORCH else phi
     target = target_of(module, name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
-    fit = _matrices(target, blocks, det)
-    return install(target, *fit, phi, options, argument=argument)
+    layout = matrix_layout(module, name, target.weight, blocks)
+    manifold = _manifold(layout.points(target.weight), det)
+    return install(target, manifold, layout, phi, options, argument=argument)
 
 
 @outside_graphs
@@ -183,11 +185,13 @@ def unitary(
             f"{target.weight.dtype}. Use `isometry.orthogonal` for a real weight."
         )
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
-    return install(target, *_matrices(target, blocks, None), retraction, options)
+    layout = matrix_layout(module, name, target.weight, blocks)
+    manifold = _manifold(layout.points(target.weight), det=None)
+    return install(target, manifold, layout, retraction, options)
 
 
-class _Options(TypedDict, total=False):
-    """The options of `constrain` that are passed by keyword, for type checkers."""
+class _Keywords(TypedDict, total=False):
+    """The keyword-only arguments of `constrain`, for type checkers."""
 
     blocks: int
     use_trivialization: bool
@@ -197,8 +201,8 @@ class _Options(TypedDict, total=False):
     rebase_radius: float | None
 
 
-class _MapAndOptions(_Options, total=False):
-    """The options of `constrain`, and the map where it must be passed by keyword."""
+class _KeywordsAndMap(_Keywords, total=False):
+    """`_Keywords` and the map, for calls in which the map cannot be positional."""
 
     retraction: MapLike
 
@@ -206,7 +210,7 @@ class _MapAndOptions(_Options, total=False):
 # Without a manifold, `constrain(layer)` must not pass a type checker.
 @overload
 def constrain(
-    module: Layer, name: AbstractManifold, **options: Unpack[_MapAndOptions]
+    module: Layer, name: AbstractManifold, **options: Unpack[_KeywordsAndMap]
 ) -> Layer: ...
 @overload
 def constrain(
@@ -214,7 +218,7 @@ def constrain(
     name: str = "weight",
     *,
     manifold: AbstractManifold,
-    **options: Unpack[_MapAndOptions],
+    **options: Unpack[_KeywordsAndMap],
 ) -> Layer: ...
 @overload
 def constrain(
@@ -222,7 +226,7 @@ def constrain(
     name: str,
     manifold: AbstractManifold,
     retraction: MapLike = "exp",
-    **options: Unpack[_Options],
+    **options: Unpack[_Keywords],
 ) -> Layer: ...
 
 
@@ -292,19 +296,8 @@ def constrain(
     return install(target, manifold, layout, retraction, options)
 
 
-def _matrices(
-    target: Target[Layer], blocks: int, det: Literal[1] | None
-) -> tuple[AbstractManifold, Layout]:
-    """The manifold that fits a weight and `det`, and the layout of the weight."""
-    weight, name = target.weight, target.name
-    if weight.ndim < 2:
-        raise ValueError(
-            f"`{name}` must have two or more axes to be orthogonal; got shape "
-            f"{tuple(weight.shape)}. For a unit vector use `isometry.constrain` with "
-            f"`groups.Sphere`."
-        )
-    layout = matrix_layout(target.module, name, weight, blocks)
-    points = layout.points(weight)
+def _manifold(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
+    """The manifold of orthogonal matrices with the shape and dtype of `points`."""
     n, k = points.shape[-2:]
     if det is not None and (det != 1 or n != k or points.is_complex()):
         raise ValueError(
@@ -313,7 +306,7 @@ def _matrices(
             f"`groups.SU`, for `isometry.constrain`."
         )
     if n > k:
-        return Stiefel(n, k, is_complex=points.is_complex()), layout
+        return Stiefel(n, k, is_complex=points.is_complex())
     if points.is_complex():
-        return U(n), layout
-    return O(n) if det is None else SO(n), layout
+        return U(n)
+    return O(n) if det is None else SO(n)
