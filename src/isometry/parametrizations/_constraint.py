@@ -46,7 +46,6 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
             coordinates.
         is_upright: whether the weight is a point or a batch of points as it is, without
             being reshaped or transposed.
-        has_policy: whether there is a base that moves automatically.
     """
 
     depends_on: ClassVar[str]
@@ -62,9 +61,13 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
     def __post_init__(self, buffer: Tensor | None) -> None:
         super().__init__()
         self.is_upright = self.layout == Layout(self.layout.shape)
-        self.has_policy = False
         self.register_buffer("map", self._map_bytes())
         self.register_buffer(self.depends_on, buffer)
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether there is a base that moves automatically."""
+        return False
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:

@@ -59,10 +59,14 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
 
     def __post_init__(self, buffer: Tensor | None) -> None:
         super().__post_init__(buffer)
-        self.has_policy = (self.rebase_every, self.rebase_radius) != (None, None)
         device = None if buffer is None else buffer.device
         # the number of optimizer steps since the last move of the base
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether there is a base that moves automatically."""
+        return self.rebase_every is not None or self.rebase_radius is not None
 
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
