@@ -124,6 +124,8 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
 def places_of(module: nn.Module, name: str) -> list[Place]:
     """All places, in any module, that hold the parameter `name` of `module`.
 
+    The place that the user named comes first, so that errors are about it.
+
     Raises:
         ValueError: if a parametrized weight is computed from the parameter.
     """
@@ -140,16 +142,20 @@ def places_of(module: nn.Module, name: str) -> list[Place]:
     if holders != [id(own)]:
         # a shallow copy of the module shares its `_parameters`, and does not count
         tables += [(m, t) for m in _modules() if (t := parameters_of(m)) is not own]
-    places = [(m, key) for m, t in tables for key, p in t.items() if p is weight]
-    lists = [m for m, _ in places if isinstance(m, ParametrizationList)]
+    others = [
+        (holder, key)
+        for holder, table in tables
+        for key, p in table.items()
+        if p is weight and not (holder is module and key == name)
+    ]
+    lists = [holder for holder, _ in others if isinstance(holder, ParametrizationList)]
     if lists:
         raise ValueError(
             f"`{name}` must not be tied to a weight with a parametrization of its own; "
             f"got one with {type(lists[0][0]).__name__}. Remove the parametrization "
             f"first, with `{_REMOVE}`."
         )
-    # the place that the user named comes first, so that errors are about it
-    return sorted(places, key=lambda place: place != (module, name))
+    return [(module, name), *others]
 
 
 def tie(place: Place, coordinates: Coordinates) -> None:
@@ -168,15 +174,15 @@ def tie(place: Place, coordinates: Coordinates) -> None:
 def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
     """Entries for other modules that share a constrained weight with `entries`."""
     inside = {(id(entry.owner), entry.name): entry.holder for entry in entries}
-    places = Counter(inside.values())
+    places_inside = Counter(inside.values())
     # as in `places_of`, search all objects only if that is necessary
-    if all(holder.places <= number for holder, number in places.items()):
+    if all(holder.places <= count for holder, count in places_inside.items()):
         return []
     return [
         Constrained(name, module, name, holder)
         for module in _modules()
         for name, holder in coordinates_of(module).items()
-        if holder in places and (id(module), name) not in inside
+        if holder in places_inside and (id(module), name) not in inside
     ]
 
 
