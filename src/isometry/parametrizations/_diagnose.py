@@ -89,27 +89,31 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
         W = in_float32_or_wider(whole(entry.holder.constrained_weight().detach()))
         check_has_numbers(W, name=entry.key)
         Q = constraint.layout.points(W)
-        report[entry.key] = _diagnosis(constraint.manifold, Q, _map_numbers(entry))
+        border, condition = _border_and_condition(entry)
+        report[entry.key] = _diagnosis(constraint.manifold, Q, border, condition)
     for key, p, manifold in declared_parameters(module):
         W = in_float32_or_wider(whole(p.detach()))
         check_has_numbers(W, name=key)
-        report[key] = _diagnosis(manifold, points(W, manifold), (None, None))
+        report[key] = _diagnosis(manifold, points(W, manifold), None, None)
     return report
 
 
 def _diagnosis(
-    manifold: AbstractManifold, Q: Tensor, numbers: tuple[float | None, float | None]
+    manifold: AbstractManifold,
+    Q: Tensor,
+    border_distance: float | None,
+    condition: float | None,
 ) -> Diagnosis:
-    """The diagnosis of the weight `Q`, with the numbers that `_map_numbers` returns."""
+    """The diagnosis of the weight `Q`, including two numbers about its coordinates."""
     square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
     errors = unitarity_defect(frames) / max(frames.shape[-1], 1) ** 0.5
     error = float(errors.max()) if errors.numel() else 0.0
     angles = _eigenvalue_angles(Q) if square else None
-    return Diagnosis(manifold, error, angles, *numbers)
+    return Diagnosis(manifold, error, angles, border_distance, condition)
 
 
-def _map_numbers(entry: Constrained) -> tuple[float | None, float | None]:
+def _border_and_condition(entry: Constrained) -> tuple[float | None, float | None]:
     """The numbers `border_distance` and `condition` of a `Diagnosis`."""
     constraint, manifold = entry.constraint, entry.constraint.manifold
     if not isinstance(constraint, Trivialization):
