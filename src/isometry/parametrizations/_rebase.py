@@ -116,7 +116,7 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
             state[key].copy_(sharded_like(scale, state[key]))
 
 
-def _floor(state: dict[str, Any], power: int, betas: tuple[float, ...]) -> Tensor:
+def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
     """The least value of a scale for which a step is at most the learning rate.
 
     A scale is the state by which an optimizer divides the momentum: Adam divides by the
@@ -137,11 +137,14 @@ def _floor(state: dict[str, Any], power: int, betas: tuple[float, ...]) -> Tenso
     return (momentum / first) ** power * (second if power == 2 else 1)
 
 
-def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, ...]:
-    """The optimizer's first two `betas` for `X`; zeros if it has none."""
+def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:
+    """The optimizer's first two `betas` for `X`; zeros where there are none."""
     groups = optimizer.param_groups if optimizer is not None else []
-    own = (group for group in groups if any(p is X for p in group["params"]))
-    return next(own, {}).get("betas", (0.0, 0.0))[:2]
+    for group in groups:
+        if any(p is X for p in group["params"]):
+            beta1, beta2, *_ = (*group.get("betas", ()), 0.0, 0.0)
+            return beta1, beta2
+    return 0.0, 0.0
 
 
 def _fits(value: Any, X: Tensor) -> bool:
