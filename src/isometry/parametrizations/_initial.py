@@ -51,7 +51,16 @@ def initial_point(
             f"`init` must be None (the nearest point), {known} or a function "
             f"(shape, generator) -> angles; got {init!r}."
         )
-    # a point on a maximal torus, with the angles that the sampler draws
+    return _on_torus(manifold, batch, sampler, generator).to(X)
+
+
+def _on_torus(
+    manifold: AbstractManifold,
+    batch: tuple[int, ...],
+    sampler: Angles,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """A point on a maximal torus, with the angles that `sampler` draws."""
     rank = manifold.rank
     if rank is None:
         raise ValueError(
@@ -66,7 +75,7 @@ def initial_point(
             f"`init` must return angles of shape {shape}; got {tuple(theta.shape)}. "
             f"Its first argument is that shape."
         )
-    return manifold.from_angles(theta).to(X)
+    return manifold.from_angles(theta)
 
 
 def _nearest(manifold: AbstractManifold, X: Tensor) -> Tensor:

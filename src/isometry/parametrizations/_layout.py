@@ -7,7 +7,7 @@ each process stores its own shard of the new coordinates.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -64,12 +64,14 @@ def matrix_layout(
             f"`{name}` must have two or more axes to be orthogonal; got shape {shape}. "
             f"For a unit vector use `isometry.constrain` with `groups.Sphere`."
         )
-    groups, flatten, (rows, columns) = 1, False, shape[-2:]
     if name == "weight" and isinstance(module, _CONVOLUTIONS | _TRANSPOSED):
         # The first axis of a kernel holds the output channels or, in a transposed
         # convolution, the input channels. Each group of channels has its own weights.
         groups, flatten = module.groups, True
         rows, columns = shape[0], math.prod(shape[1:])
+    else:
+        groups, flatten = 1, False
+        rows, columns = shape[-2:]
     if type(blocks) is not int or blocks < 1 or rows % (blocks * groups):
         each = f" in each of {groups} groups" if groups > 1 else ""
         raise ValueError(
@@ -79,7 +81,8 @@ def matrix_layout(
             f"have 4, and the weights of nn.GRU have 3."
         )
     blocks *= groups
-    return Layout(shape, flatten, rows // blocks < columns, blocks)
+    is_wide = rows // blocks < columns
+    return Layout(shape, flatten=flatten, transpose=is_wide, blocks=blocks)
 
 
 def layout_of(
@@ -120,20 +123,21 @@ def whole(X: Tensor) -> Tensor:
     return X if gather is None else gather()
 
 
-def sharded_like(value: Tensor, X: Any) -> Tensor:
+def sharded_like(value: Tensor, X: Tensor) -> Tensor:
     """`value` itself, or `value` as a DTensor sharded like `X` if `X` is a DTensor."""
     if not hasattr(X, "full_tensor"):
         return value
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
 
-    return distribute_tensor(value, X.device_mesh, X.placements)
+    sharded = cast("DTensor", X)
+    return distribute_tensor(value, sharded.device_mesh, sharded.placements)
 
 
-def replicated_like(value: Tensor, X: Any) -> Tensor:
+def replicated_like(value: Tensor, X: Tensor) -> Tensor:
     """`value` itself, or a DTensor replicated on all processes if `X` is a DTensor."""
     if not hasattr(X, "full_tensor"):
         return value
     from torch.distributed.tensor import DTensor, Replicate
 
-    replicated = [Replicate()] * X.device_mesh.ndim
-    return DTensor.from_local(value, X.device_mesh, replicated)
+    mesh = cast("DTensor", X).device_mesh
+    return DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim)
