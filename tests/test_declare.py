@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 import isometry
 from isometry import constrain, declare, manifold_of
@@ -112,6 +113,17 @@ def test_a_copy_does_not_leave_its_manifold_silently(
     with pytest.raises(TypeError, match=r"got SGD, which ignores the SO\(n=3\) of"):
         optimizer.step()
     torch.optim.SGD([other.get_parameter("0.bias")], lr=0.1).step()
+
+
+def test_a_compiled_function_may_copy_a_declared_module():
+    """Dynamo used to warn about a function with `functools.cache`."""
+    module = declare(rotation(), SO(3))
+
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        return copy.deepcopy(module)(x)
+
+    compiled = torch.compile(copied, backend="eager")
+    assert_close(compiled(torch.ones(3)), copied(torch.ones(3)), rtol=0, atol=0)
 
 
 def test_a_copy_of_a_constrained_weight_may_become_plain():

@@ -5,7 +5,6 @@ on the meta device, because all three create new parameters. So the module itsel
 attribute, which maps the names of tensors to their manifolds.
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, overload
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold
@@ -23,6 +23,9 @@ _ATTRIBUTE = "_isometry_manifolds"
 # All `Declarations` with guarded names. A hook runs before the step of any optimizer
 # and checks all of them, since torch does not say which modules an optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
+# That hook; empty until it is installed. `functools.cache` could remember it too, but
+# Dynamo ignores it with a warning.
+_guards: list[RemovableHandle] = []
 
 
 @dataclass(eq=False)
@@ -221,16 +224,16 @@ def declared_parameters(
     return list(entries.values())
 
 
-@functools.cache
 def _guard_steps() -> None:
     """Make every optimizer that ignores a declared manifold raise before its step.
 
     Torch's optimizers accept unknown options in a parameter group, such as `manifold`.
     Without this check, their steps would silently move the parameter off its manifold.
     """
-    # a compiled step must call the hook, not trace it
-    eager: Any = torch.compiler.disable
-    register_optimizer_step_pre_hook(eager(_check_step))
+    if not _guards:
+        # a compiled step must call the hook, not trace it
+        eager: Any = torch.compiler.disable
+        _guards.append(register_optimizer_step_pre_hook(eager(_check_step)))
 
 
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:

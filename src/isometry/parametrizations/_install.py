@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from isometry._declare import record
 from isometry._dtypes import in_float32_or_wider
@@ -34,10 +35,11 @@ from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._target import Target, check_place, tie
 from isometry.parametrizations._trivialization import Trivialization
 
-# the installed hooks: `_hooks` serve all constraints, `_moving_hooks` only bases that
-# move automatically
-_hooks: list[Any] = []
-_moving_hooks: list[Any] = []
+# The hooks that are installed: `_hooks` serve all constraints, `_moving_hooks` only
+# bases that move automatically. `functools.cache` could remember them too, but Dynamo
+# ignores it with a warning.
+_hooks: list[RemovableHandle] = []
+_moving_hooks: list[RemovableHandle] = []
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,6 @@ def _install_hooks(*, moving: bool) -> None:
     The hooks for bases that move automatically cost time at every step of any
     optimizer, so they are installed only with the first such base.
     """
-    # The lists remember what is installed. `functools.cache` could do so too, but
-    # Dynamo ignores it with a warning.
     if not _hooks:
         _hooks.append(register_optimizer_step_post_hook(count_step))
         _hooks.append(register_module_parameter_registration_hook(check_place))
