@@ -24,8 +24,9 @@ _Map = TypeVar("_Map", bound=AbstractMap)
 _GAINS = (1.0, 5 / 3, 2**0.5, (2 / 1.0001) ** 0.5, 0.75, 3**0.5, 2.0)
 
 
-# no generated `__eq__` and `__repr__`: torch compares modules by identity, and prints
-# them with `extra_repr`
+# No generated `__eq__` and `__repr__`: torch compares modules by identity, and prints
+# them with `extra_repr`. The generated `__init__` sets the fields before it calls
+# `__post_init__`, so no field may be a parameter, a buffer or a module.
 @dataclass(eq=False, repr=False)
 class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
     """A parametrization of a manifold, from coordinates to the weight and back.

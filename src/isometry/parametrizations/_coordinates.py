@@ -1,4 +1,17 @@
-"""Coordinates of constrained weights, in a subclass of `ParametrizationList`."""
+"""Coordinates of constrained weights, in a subclass of `ParametrizationList`.
+
+For each parametrized weight, torch keeps a `ParametrizationList` in the module
+`parametrizations` of the weight's owner. Its parameter `original` is what an optimizer
+trains, and calling the list computes the weight. Ours is a `Coordinates` object: its
+`original` holds the coordinates, its first element is the constraint that computes the
+weight from them, and users may add parametrizations of their own after it. Tied weights
+share one such object.
+
+The class computes the weight, or remembers it. It also deals with everything else that
+may happen to a weight: an assignment (`right_inverse`), a function that initializes it
+(`initializing`), a copy (`__setstate__`), a cast or a change of device (`_apply`), and
+a checkpoint (`_load_from_state_dict`).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +52,7 @@ class Coordinates(ParametrizationList):
     # True while a function initializes the weight. Meanwhile `original` holds the
     # weight itself.
     is_plain = False
-    # the number of modules, and of names in them, that use these coordinates
+    # the number of places, each a name in a module, whose weight these coordinates give
     places = 0
 
     @property
@@ -117,18 +130,22 @@ class Coordinates(ParametrizationList):
         """
         X = self.original
         with torch.no_grad():
-            before, W = X.clone(), self.constraint(X).to(X.dtype)
+            coordinates = X.clone()
+            W = self.constraint(X).to(X.dtype)
             X.copy_(W)
-        self.memory, self.is_plain = Memory(), True
-        new, writes = before, version(X)
+        version_before = version(X)
+        self.memory = Memory()
+        self.is_plain = True
         try:
             yield
-            if not X.is_meta and (version(X) != writes or not _equal(X.detach(), W)):
-                new = self._start_near(X.detach())
+            # a write through `.data` does not change the version
+            same_version = version(X) == version_before
+            if not X.is_meta and not (same_version and _equal(X.detach(), W)):
+                coordinates = self._start_near(X.detach())
         finally:
             self.is_plain = False
             with torch.no_grad():
-                X.copy_(new)
+                X.copy_(coordinates)
 
     @torch.no_grad()
     def _start_near(self, W: Tensor) -> Tensor:
@@ -164,9 +181,9 @@ class Coordinates(ParametrizationList):
                 f"`rebase_radius`."
             )
         elif self._replace_other_field(state_dict, prefix):
-            want = "complex" if self.original.is_complex() else "real"
+            field = "complex" if self.original.is_complex() else "real"
             errors.append(
-                f"`{prefix}original` must be {want}, like the weight on "
+                f"`{prefix}original` must be {field}, like the weight on "
                 f"{self.constraint.manifold}; the checkpoint is not. Build the model "
                 f"with the dtype (an `ExpRNN` with the `unitary`) that was saved."
             )
@@ -198,8 +215,9 @@ class Coordinates(ParametrizationList):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         constraint = self.constraint
-        weight = torch.empty(0, dtype=constraint.dtype, device=self.original.device)
-        dtype = fn(weight).dtype
+        # `fn` may change the dtype, as in `module.half()`: ask it for the new one
+        example = torch.empty(0, dtype=constraint.dtype, device=self.original.device)
+        dtype = fn(example).dtype
         if dtype.is_complex != constraint.dtype.is_complex:
             raise TypeError(
                 f"a constrained weight must stay real or complex; got {dtype} for a "
@@ -207,7 +225,7 @@ class Coordinates(ParametrizationList):
                 f"`isometry.fold` first."
             )
         constraint.dtype = dtype
-        before = self.original.dtype
+        old_eps = torch.finfo(self.original.dtype).eps
 
         def without_half(t: Tensor) -> Tensor:
             new = fn(t)
@@ -216,8 +234,8 @@ class Coordinates(ParametrizationList):
         self.memory = Memory()
         super()._apply(without_half, recurse)
         self._mark()
-        # the rounding errors of the old dtype are not small in a wider one
-        if torch.finfo(self.original.dtype).eps < torch.finfo(before).eps:
+        # after a cast to a wider dtype, the rounding errors of the old one are large
+        if torch.finfo(self.original.dtype).eps < old_eps:
             constraint.repair()
         return self
 

@@ -97,7 +97,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
 
     @torch.no_grad()
     def move_base(self, X: Tensor, velocities: Sequence[Tensor]) -> list[Tensor]:
-        """Move the base to the weight with coordinates `X`.
+        """Move the base, which must not be None, to the weight with coordinates `X`.
 
         A velocity of the coordinates, such as the momentum of an optimizer, is pushed
         forward by the derivative of the map. The result is the velocity of the new
