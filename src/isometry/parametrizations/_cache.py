@@ -81,7 +81,7 @@ def read_fast(module: nn.Module, name: str) -> None:
         holder = module._modules["parametrizations"]._modules[name]
         # reading an attribute of a module takes as long as three lookups in `__dict__`
         own = holder.__dict__
-        parts, entry = own["_modules"], own["memory"].plain
+        parts, entry = own["_modules"], own["memory"].without_graph
         # a parametrization that the user has added on top, or forward mode
         if "1" in parts or forward_mode["_current_level"] >= 0:
             return read_slowly(module)
@@ -95,7 +95,7 @@ def read_fast(module: nn.Module, name: str) -> None:
             and entry.unchanged()
         ):
             return entry.weight
-        if holder.is_plain or parametrizations_are_cached():
+        if holder.is_initializing or parametrizations_are_cached():
             return read_slowly(module)
         return read_weight(own["memory"], X, constraint)
 
@@ -114,21 +114,24 @@ def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> 
     inputs = (X,) if buffer is None else (X, buffer)
     if not _may_remember(inputs):
         return constraint(X)
-    graph = torch.is_grad_enabled() and X.requires_grad
+    with_graph = torch.is_grad_enabled() and X.requires_grad
     # Activation checkpointing runs a region twice, and both runs must save the same
     # tensors. So neither run may use a weight that was computed outside the region.
     # The hook that packs saved tensors tells which region this is.
-    region = packing_hook() if graph else None
+    region = packing_hook() if with_graph else None
     if region is HIDDEN_HOOK:
         return constraint(X)
-    entry = getattr(memory.threads, "entry", None) if graph else memory.plain
+    if with_graph:
+        entry = getattr(memory.threads, "entry", None)
+    else:
+        entry = memory.without_graph
     weight = None if entry is None else entry.find(inputs, region)
     if weight is not None:
         return weight
-    if graph and not torch.is_inference_mode_enabled():
+    if with_graph and not torch.is_inference_mode_enabled():
         return _compute(memory, inputs, constraint, region)
     # leave inference mode, because autograd cannot use a tensor that was made in it
-    with torch.inference_mode(False), torch.set_grad_enabled(graph):
+    with torch.inference_mode(False), torch.set_grad_enabled(with_graph):
         return _compute(memory, inputs, constraint, region)
 
 
@@ -136,18 +139,18 @@ def _compute(
     memory: "Memory", inputs: Inputs, constraint: AbstractConstraint, region: Any
 ) -> Tensor:
     """Compute the weight, with a graph if gradients are on, and try to remember it."""
-    graph = torch.is_grad_enabled()
+    with_graph = torch.is_grad_enabled()
     unchanged = memory.watch(inputs, constraint)
-    if graph and region is None:
+    if with_graph and region is None:
         weight: Tensor = Shared.apply(constraint, unchanged, inputs[0])
     else:
         weight = constraint(inputs[0])
     entry = Entry(weight, inputs, constraint, unchanged, region)
-    if graph:
+    if with_graph:
         memory.threads.entry = entry
     elif entry.weight is not None:
-        memory.plain = entry
-    if graph and weight.grad_fn is not None:
+        memory.without_graph = entry
+    if with_graph and weight.grad_fn is not None:
         weight.grad_fn.register_prehook(_drop_hook(entry))
     return weight
 
@@ -243,12 +246,12 @@ class Memory:
     consume the graph of another thread. A copy of a module starts with an empty memory.
 
     Attributes:
-        plain: the entry without a graph.
+        without_graph: the entry without a graph.
         threads: thread-local; the attribute `entry` is the thread's entry with a graph.
     """
 
     def __init__(self) -> None:
-        self.plain: Entry | None = None
+        self.without_graph: Entry | None = None
         self.threads = threading.local()
         # The tensors from which the last weight was computed, a check that all of them
         # are unchanged, and a check that the buffer is unchanged. They are in one

@@ -66,7 +66,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         self.register_buffer(self.depends_on, buffer)
 
     @property
-    def has_policy(self) -> bool:
+    def moves_automatically(self) -> bool:
         """Whether there is a base that moves automatically."""
         return False
 

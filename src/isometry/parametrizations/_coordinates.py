@@ -51,7 +51,7 @@ class Coordinates(ParametrizationList):
     memory: Memory
     # True while a function initializes the weight. Meanwhile `original` holds the
     # weight itself.
-    is_plain = False
+    is_initializing = False
     # the number of places, each a name in a module, whose weight these coordinates give
     places = 0
 
@@ -64,7 +64,7 @@ class Coordinates(ParametrizationList):
         """The weight, computed or taken from `memory`."""
         if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             self.__prepare_scriptable__()
-        if self.is_plain:
+        if self.is_initializing:
             return cast("Tensor", self._parameters["original"])
         weight = self.constrained_weight()
         # parametrizations that a user has added on top, such as a learned gain, are
@@ -107,7 +107,7 @@ class Coordinates(ParametrizationList):
         """Start with an empty memory, after this object was created or copied."""
         self.memory = Memory()
         self._mark()
-        if self.constraint.has_policy:
+        if self.constraint.moves_automatically:
             MOVING.add(self)
 
     def _mark(self) -> None:
@@ -135,7 +135,7 @@ class Coordinates(ParametrizationList):
             X.copy_(W)
         version_before = version(X)
         self.memory = Memory()
-        self.is_plain = True
+        self.is_initializing = True
         try:
             yield
             # a write through `.data` does not change the version
@@ -143,7 +143,7 @@ class Coordinates(ParametrizationList):
             if not X.is_meta and not (same_version and _equal(X.detach(), W)):
                 coordinates = self._start_near(X.detach())
         finally:
-            self.is_plain = False
+            self.is_initializing = False
             with torch.no_grad():
                 X.copy_(coordinates)
 

@@ -30,7 +30,11 @@ from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
 from isometry.parametrizations._layout import Layout
-from isometry.parametrizations._rebase import after_step, before_step, check_policy
+from isometry.parametrizations._rebase import (
+    after_step,
+    before_step,
+    check_rebase_options,
+)
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._target import Target, check_place, tie
 from isometry.parametrizations._trivialization import Trivialization
@@ -71,7 +75,7 @@ def install(
     """
     phi = manifold.resolve_coordinates(retraction, name=argument)
     has_base = options.use_trivialization and not isinstance(phi, Householder)
-    check_policy(options.rebase_every, options.rebase_radius, moving=has_base)
+    check_rebase_options(options.rebase_every, options.rebase_radius, has_base=has_base)
     points = layout.points(in_float32_or_wider(target.weight.detach()))
     Q = initial_point(manifold, points, options.init, options.generator)
     constraint: AbstractConstraint
@@ -140,7 +144,7 @@ def _attach(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) ->
     for place in target.places:
         tie(place, coordinates)
         record(*place, constraint.manifold)
-    _install_hooks(moving=constraint.has_policy)
+    _install_hooks(moving=constraint.moves_automatically)
 
 
 def _install_hooks(*, moving: bool) -> None:

@@ -171,13 +171,15 @@ def _check_owner(optimizer: Optimizer, coordinates: list[Any]) -> None:
         )
 
 
-def check_policy(every: int | None, radius: float | None, *, moving: bool) -> None:
+def check_rebase_options(
+    every: int | None, radius: float | None, *, has_base: bool
+) -> None:
     """Raise unless `rebase_every` and `rebase_radius` are valid together.
 
-    `moving` is True if there is a base that can move.
+    `has_base` is True if there is a base that can move.
     """
     options = [v for v in (every, radius) if v is not None]
-    if options and not moving:
+    if options and not has_base:
         raise ValueError(
             "`rebase_every` and `rebase_radius` must be None without a base that can "
             "move; got a value with `use_trivialization=False` or 'householder'. Leave "

@@ -64,7 +64,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
     @property
-    def has_policy(self) -> bool:
+    def moves_automatically(self) -> bool:
         """Whether there is a base that moves automatically."""
         return self.rebase_every is not None or self.rebase_radius is not None
 
