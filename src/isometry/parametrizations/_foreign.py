@@ -17,8 +17,9 @@ from isometry.groups._maps import MapLike, parse_map
 from isometry.parametrizations._constraint import rounding_bound
 from isometry.parametrizations._coordinates import Constrained, constrained
 
-# the maps that torch or geotorch can use
-_PEER_MAPS = (Exp(), Cayley(), Householder())
+# the maps that the other libraries can use; torch has one more than geotorch
+_GEOTORCH_MAPS = (Exp(), Cayley())
+_TORCH_MAPS = (*_GEOTORCH_MAPS, Householder())
 _log = logging.getLogger("isometry")
 _NEAREST = "%s: took the nearest point of %s, at distance %.2g"
 _NO_BASE = (
@@ -110,12 +111,13 @@ def load_foreign(
             layer.adopt(state, f"{path}." if path else "")
     for entry in entries:
         prefix = _prefix(entry)
-        weight = state.pop(entry.key, None)
-        plain = weight is not None
-        if weight is not None:
-            _check_weight(entry, weight)
-        else:
+        plain = state.pop(entry.key, None)
+        if plain is None:
             weight = _peer_weight(state, prefix, entry, by_name.get(entry.key))
+        else:
+            weight = plain
+            _check_weight(entry, weight)
+        # then the file has our own keys, or none for this weight
         if weight is None:
             continue
         # a copy of the constraint computes the coordinates, so that the model does not
@@ -124,7 +126,7 @@ def load_foreign(
         points = twin.layout.points(weight.to(entry.coordinates))
         Q = twin.manifold.polish(twin.manifold.nearest(points))
         state[f"{prefix}original"] = twin.start(Q)
-        if plain:
+        if plain is not None:
             distance = float(torch.linalg.vector_norm(Q - points))
             _log.info(_NEAREST, entry.key, twin.manifold, distance)
         state |= {f"{prefix}0.{k}": v for k, v in twin.state_dict().items()}
@@ -244,7 +246,7 @@ def _map_if_certain(key: str, X: Tensor) -> AbstractMap:
     """
     diagonal = X.diagonal(dim1=-2, dim2=-1)
     in_torch = not X.is_complex() and bool((diagonal.abs() == 1).all())
-    maps = _PEER_MAPS if in_torch else _PEER_MAPS[:2]
+    maps = _TORCH_MAPS if in_torch else _GEOTORCH_MAPS
     first, *others = (_peer_columns(phi, X) for phi in maps)
     spread = max(float(torch.linalg.vector_norm(Q - first)) for Q in others)
     # NaN is not above the bound; another check refuses it
@@ -267,7 +269,7 @@ def _peer_map(value: MapLike) -> AbstractMap:
     # within its reach, `Exp(reach=...)` is the same map as `Exp()`, but not equal to it
     if isinstance(phi, AbstractRetraction) and phi.is_exponential:
         phi = Exp()
-    if phi not in _PEER_MAPS:
+    if phi not in _TORCH_MAPS:
         raise ValueError(
             f"`retraction` must be 'exp', 'cayley' or 'householder', the maps of torch "
             f"and geotorch; got {value!r}. Name the map that made the checkpoint."

@@ -130,11 +130,14 @@ def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Ten
     """
     step = float(state.get("step", math.inf))
     momentum = _real(whole(state["exp_avg"])).abs()
+    # before the first step, both are zero
     if step == 0:
         return momentum
-    first, second = (1 - float(beta) ** step for beta in betas)
+    # the factors by which the averages are still too small
+    momentum_factor, square_factor = (1 - float(beta) ** step for beta in betas)
+    bound = (momentum / momentum_factor) ** power
     # Adamax keeps a maximum, which needs no correction
-    return (momentum / first) ** power * (second if power == 2 else 1)
+    return bound * square_factor if power == 2 else bound
 
 
 def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:

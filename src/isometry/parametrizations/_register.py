@@ -17,7 +17,7 @@ from isometry.parametrizations._target import target_of
 
 # values of `orthogonal_map` that mean the exponential here, as they do for the square
 # weights of torch's `orthogonal`
-_TORCH = (None, "matrix_exp")
+_EXP_IN_TORCH = (None, "matrix_exp")
 
 
 @outside_graphs
@@ -128,7 +128,7 @@ def orthogonal(
                 f"both name the map; got {orthogonal_map!r} and {retraction!r}."
             )
         argument, phi = "retraction", retraction
-    phi = "exp" if phi in _TORCH else phi
+    phi = "exp" if phi in _EXP_IN_TORCH else phi
     target = target_of(module, name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
     layout = matrix_layout(module, name, target.weight, blocks)

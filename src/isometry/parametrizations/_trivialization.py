@@ -74,8 +74,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
             base, retraction = self._buffers["base"], self.retraction
             # the usual case: there is nothing to rearrange, or to gather from other
             # processes
-            plain = type(X) in PLAIN and type(self._buffers["map"]) is Tensor
-            if plain and self.is_upright and (base is None or type(base) is Tensor):
+            is_whole = type(X) in PLAIN and type(self._buffers["map"]) is Tensor
+            if is_whole and self.is_upright and (base is None or type(base) is Tensor):
                 return self.manifold.point(X, base, retraction).to(self.dtype)
             X = self.layout.points(whole(X))
             Q = self.manifold.point(X, self.base_point(), retraction)
