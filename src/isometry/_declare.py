@@ -79,11 +79,11 @@ def declare(
 
     This is for the optimizers of `isometry.optim`, which move the parameter along its
     manifold. The parameter must already be a point of the manifold. Any other optimizer
-    raises before it changes the parameter, also in a copy of the module. An optimizer
+    raises before it changes the parameter, even in a copy of the module. An optimizer
     of `isometry.optim` raises too if the parameter is in a parameter group with
-    `manifold=None`. Nothing notices other writes to the parameter, for example by
-    `AveragedModel`. The alternative is `isometry.constrain`, which works with any
-    optimizer, and declares the manifold itself.
+    `manifold=None`. Other writes to the parameter, for example by `AveragedModel`, go
+    unnoticed. The alternative is `isometry.constrain`, which works with any optimizer
+    and declares the manifold itself.
 
     Args:
         module: the module that owns the parameter.
@@ -173,6 +173,7 @@ def record(
 
 
 def _manifolds(module: nn.Module) -> dict[str, AbstractManifold]:
+    """The manifolds of the declared tensors of `module`, without submodules."""
     declarations = getattr(module, _ATTRIBUTE, None)
     if declarations is None:
         return {}
@@ -237,13 +238,14 @@ def _guard_steps() -> None:
 
 
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    """Raise if the optimizer would move a declared parameter off its manifold."""
     knows_manifolds = "manifold" in optimizer.defaults
     # Do not check a wrapper around an optimizer that knows manifolds. It calls the step
     # of that optimizer, and this hook checks that step.
     if not knows_manifolds and _wraps_one_that_knows_manifolds(optimizer):
         return
-    # Parameters are looked up at every step, not when they are declared: a weight that
-    # was constrained after its declaration is no longer a parameter of its module.
+    # Look up the parameters at every step and not when they are declared, because a
+    # weight that is constrained later is no longer a parameter of its module.
     manifolds = {
         id(declarations.parameters[name]): manifold
         for declarations in _GUARDED
@@ -258,18 +260,19 @@ def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         own = (manifolds.get(id(p)) for p in group["params"] if p.requires_grad)
         manifold = option or next(filter(None, own), None)
         if manifold is not None:
-            kind, place = type(optimizer).__name__, f"`param_groups[{i}]`"
+            kind = type(optimizer).__name__
             if knows_manifolds:
                 got = (
                     f"{kind} with `manifold=None` for a parameter on {manifold} in "
-                    f"{place}. Make the parameter groups with `isometry.param_groups`."
+                    f"`param_groups[{i}]`. Make the parameter groups with "
+                    f"`isometry.param_groups`."
                 )
             else:
                 got = (
-                    f"{kind}, which ignores the {manifold} of {place}. Use an "
-                    f"optimizer of `isometry.optim` with `isometry.param_groups`, or "
-                    f"constrain the weight with `isometry.constrain`, which works with "
-                    f"any optimizer."
+                    f"{kind}, which ignores the {manifold} of `param_groups[{i}]`. Use "
+                    f"an optimizer of `isometry.optim` with `isometry.param_groups`, "
+                    f"or constrain the weight with `isometry.constrain`, which works "
+                    f"with any optimizer."
                 )
             raise TypeError(
                 f"`optimizer` must keep parameters on their manifold; got {got}"

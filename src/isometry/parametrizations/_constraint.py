@@ -178,6 +178,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         return f"{self.manifold}.nearest({points}){back}"
 
     def _map_bytes(self, device: torch.device | None = None) -> Tensor:
+        """The name of the map as bytes, since a `state_dict` holds only tensors."""
         name = list(self.retraction.name.encode())
         return torch.tensor(name, dtype=torch.uint8, device=device)
 

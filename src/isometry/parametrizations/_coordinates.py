@@ -52,7 +52,8 @@ class Coordinates(ParametrizationList):
     # True while a function initializes the weight. Meanwhile `original` holds the
     # weight itself.
     is_initializing = False
-    # the number of places, each a name in a module, whose weight these coordinates give
+    # The number of places, each a name in a module, that got their weight from these
+    # coordinates. Some of them may have been deleted since.
     places = 0
 
     @property

@@ -66,6 +66,7 @@ def fold(module: Layer) -> Layer:
 @torch.inference_mode(mode=False)
 @torch.no_grad()
 def _plain(entry: Constrained) -> nn.Parameter:
+    """A new parameter that holds the weight."""
     weight = getattr(entry.owner, entry.name)
     weight = weight.clone(memory_format=torch.contiguous_format)
     return nn.Parameter(weight, requires_grad=entry.coordinates.requires_grad)

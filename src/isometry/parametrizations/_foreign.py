@@ -291,6 +291,7 @@ def _peer_columns(phi: AbstractMap, X: Tensor) -> Tensor:
 
 
 def _check_weight(entry: Constrained, weight: Tensor) -> None:
+    """Raise unless `weight` can become the weight of `entry`."""
     if tuple(weight.shape) != entry.constraint.layout.shape:
         raise ValueError(
             f"`{entry.key}` must have the shape {entry.constraint.layout.shape} of the "

@@ -160,7 +160,8 @@ def _real(X: Tensor) -> Tensor:
     return torch.view_as_real(X) if X.is_complex() else X
 
 
-def _check_owner(optimizer: Optimizer, coordinates: list[Any]) -> None:
+def _check_owner(optimizer: Optimizer, coordinates: list[Tensor]) -> None:
+    """Raise unless the optimizer trains some of the coordinates."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
             f"`optimizer` must be a torch.optim.Optimizer; got "
@@ -253,6 +254,7 @@ def _calls_this(optimizer: Optimizer) -> bool:
 
 @torch.no_grad()
 def _due(constraint: Trivialization, X: Tensor) -> bool:
+    """Whether the base must move now, after a step that gave the coordinates `X`."""
     # fake coordinates have no values from which a new base could be computed
     if is_fake(X):
         return False

@@ -96,6 +96,7 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
 
 
 def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
+    """Raise if the parameter, or an option of its module, rules out a constraint."""
     if isinstance(weight, nn.UninitializedParameter):
         raise TypeError(
             f"`{name}` must have a shape; {type(module).__name__} is lazy. "
