@@ -65,6 +65,24 @@ def test_no_step_of_adam_is_longer_for_rebasing(out, inner, name):
     assert loss < 0.1
 
 
+@pytest.mark.parametrize("betas", [(0.9,), (0.9, 0.99, 0.999)])
+def test_an_optimizer_may_have_any_number_of_betas(betas):
+    """The first is for the momentum, and the second for the squares, if there is one.
+
+    A single one used to raise.
+    """
+    layer, x, y = layer_and_data(4, 4)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
+    (layer(x) - y).square().mean().backward()
+    optimizer.step()
+    optimizer.param_groups[0]["betas"] = betas
+    before = layer.weight.detach().clone()
+    isometry.rebase(layer, optimizer)
+    # 0.5: twice the worst over 200 seeds, 0.25 (one beta)
+    tol = 0.5 * 4 * torch.finfo(x.dtype).eps
+    assert torch.dist(layer.weight, before) <= tol
+
+
 def test_centered_rmsprop_stays_finite():
     """Centered RMSprop stays finite.
 

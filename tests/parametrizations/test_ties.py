@@ -83,6 +83,25 @@ def test_two_names_in_one_module():
     assert orthonormality(module.second) <= 1e-6
 
 
+class EqualByValue(nn.Linear):
+    """A layer that compares its weight, entry by entry."""
+
+    __hash__ = nn.Module.__hash__
+
+    def __eq__(self, other: object) -> Tensor:
+        assert isinstance(other, nn.Linear)
+        return self.weight == other.weight
+
+
+def test_modules_are_told_apart_by_identity():
+    """A tie of modules with an `__eq__` of their own used to raise."""
+    first, second = EqualByValue(4, 4), EqualByValue(4, 4)
+    second.weight = first.weight
+    isometry.orthogonal(first)
+    assert second.weight is first.weight
+    assert orthonormality(first.weight) <= 8 * torch.finfo(torch.float32).eps
+
+
 def test_a_recurrent_module_among_the_tied():
     cell, rnn = nn.RNNCell(3, 4), nn.RNN(3, 4)
     rnn.weight_hh_l0 = cell.weight_hh
