@@ -9,8 +9,8 @@ without a graph and, in each thread, a weight with a graph. An `Entry` knows fro
 tensors its weight was computed, and can tell whether one of them has changed. The
 property that `read_fast` makes looks for a weight without a graph. In all other cases,
 `read_weight` looks for an entry. If none is still valid, `_compute` makes a new one. A
-weight with a graph is a node `Shared` of autograd. A hook on this node drops the entry
-when a backward pass reaches the weight.
+weight with a graph is the output of a single node of autograd, `Shared`. A hook on this
+node drops the entry when a backward pass reaches the weight.
 
 To notice every change, a read compares all bytes of the coordinates, of the base (or of
 the phases, for products of reflections), and of the weight itself, because a write
