@@ -17,7 +17,7 @@ from isometry.lab._train.loop import Step
 from isometry.lab._train.spectrum import orthogonality_error, recurrent_matrix_of
 from isometry.lab.paper import networks
 from isometry.lab.paper.networks import NETWORKS, recipe
-from isometry.lab.tasks import CopyingTask, MnistTask
+from isometry.lab.tasks import CopyingTask
 from isometry.optim import RiemannianSGD
 from tests.helpers import eps, shifted_seed
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
@@ -86,31 +86,6 @@ def test_any_optimizer_of_torch_trains_or_says_why_not(name, tmp_path):
     first = build(config, CPU).model.state_dict()["output.weight"]
     last = tensors(tmp_path / "run")["model.output.weight"]
     assert last != first.numpy().tobytes()
-
-
-def test_defaults_are_written_out():
-    """`config.json` has the paper's defaults written out."""
-    config = build(Config("copying", {}, Training()), CPU).config.training
-    assert (config.hidden_size, config.iterations) == (190, 4000)
-    assert (config.batch_size, config.seed, config.evaluate_every) == (128, 5544, 100)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [({}, 70 * 430), ({"epochs": 2}, 2 * 430), ({"iterations": 5}, 5)],
-    ids=str,
-)
-def test_epochs_of_finite_data(options, expected):
-    """MNIST has 55,000 images in 430 batches of 128, and the paper has 70 epochs."""
-    config = Config("mnist", {}, Training(**options))
-    resolved = config.resolved(recipe("exprnn", MnistTask()), 430, threads=1).training
-    assert resolved.iterations == expected
-    assert resolved.evaluate_every == 430
-
-
-def test_config_survives_json():
-    config = small(model_options={"rebase_every": 3}, lr=0.1)
-    assert Config.from_json(config.to_json()) == config
 
 
 def test_same_seed_same_bits(tmp_path):

@@ -110,7 +110,7 @@ class Training:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        check_types(Training, vars(self))
+        check_types(type(self), vars(self))
         for name, (condition, least, largest) in _BOUNDS.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= largest:
@@ -120,6 +120,20 @@ class Training:
                 f"`iterations` and `epochs` must not both be given; got "
                 f"{self.iterations} and {self.epochs}. Leave one out."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedTraining(Training):
+    """A `Training` in which `Config.resolved` has filled in the missing numbers.
+
+    The attributes are those of `Training`. These four cannot be None.
+    """
+
+    # `field()` removes the default None of `Training`
+    hidden_size: int = field()
+    iterations: int = field()
+    evaluate_every: int = field()
+    threads: int = field()
 
 
 def check_changes(options: Iterable[str]) -> None:
@@ -230,8 +244,10 @@ class Config:
         words += [word for n, v in options.items() for word in spell(n, v)]
         return replace(self, training=training, command=shlex.join(words))
 
-    def resolved(self, recipe: "Recipe", epoch: int | None, threads: int) -> Self:
-        """The config with default values for the options that were left out.
+    def resolved(
+        self, recipe: "Recipe", epoch: int | None, threads: int
+    ) -> ResolvedTraining:
+        """How the network is trained, with numbers for options that were left out.
 
         Args:
             recipe: how the network is made, with its size and its default number of
@@ -240,8 +256,7 @@ class Config:
             threads: number of threads that torch uses.
 
         Returns:
-            The config, in which `iterations`, `hidden_size`, `threads` and
-            `evaluate_every` are numbers and not None.
+            The training. If the config has `epochs`, it has `iterations` instead.
 
         Raises:
             ValueError: if the config has `epochs`, but the data is endless.
@@ -255,10 +270,14 @@ class Config:
         iterations = before.iterations or recipe.iterations or 1000
         if before.iterations is None and epoch is not None:
             iterations = epoch * (before.epochs or recipe.epochs or 1)
-        numbers = {"iterations": iterations, "hidden_size": recipe.hidden_size}
-        numbers["threads"] = before.threads or threads
-        numbers["evaluate_every"] = before.evaluate_every or epoch or 100
-        return replace(self, training=replace(before, epochs=None, **numbers))
+        numbers: dict[str, int] = {
+            "iterations": iterations,
+            "hidden_size": recipe.hidden_size,
+            "threads": before.threads or threads,
+            "evaluate_every": before.evaluate_every or epoch or 100,
+        }
+        values: dict[str, Any] = {**vars(before), "epochs": None, **numbers}
+        return ResolvedTraining(**values)
 
 
 def read_config(folder: Path) -> Config:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 import isometry.optim
 from isometry.lab._options import Registry, make, suggestion
-from isometry.lab._train.config import Config, Training
+from isometry.lab._train.config import Config, ResolvedTraining, Training
 from isometry.lab.network import OptimizerRecipe, Recipe, Schedule
 from isometry.lab.paper import networks
 from isometry.lab.paper.networks import NETWORKS
@@ -61,8 +61,8 @@ class Experiment:
     """Everything that training needs, made from a config.
 
     Attributes:
-        config: config of the run, with actual numbers for `iterations`, `hidden_size`
-            and other options that were left out.
+        config: config of the run, which `train` writes to its folder.
+        training: how the model is trained; the same object as `config.training`.
         task: the source of the batches.
         recipe: how the network is made and trained.
         model: the network with its output layer.
@@ -70,6 +70,7 @@ class Experiment:
     """
 
     config: Config
+    training: ResolvedTraining
     task: AbstractTask
     recipe: Recipe
     model: nn.Module
@@ -99,10 +100,11 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     # call `_epoch` only after the checks in `make_model`, since the task may have to
     # read its data, which takes a long time
     epoch = _epoch(task, config.training.batch_size)
-    resolved = config.resolved(recipe, epoch, torch.get_num_threads())
-    record = _record(recipe, model, config.training.model)
-    resolved = replace(resolved, recipe=record, about=task.about())
-    return Experiment(resolved, task, recipe, model, recipe.make_optimizers(model))
+    training = config.resolved(recipe, epoch, torch.get_num_threads())
+    record = _record(recipe, model, training.model)
+    config = replace(config, training=training, recipe=record, about=task.about())
+    optimizers = recipe.make_optimizers(model)
+    return Experiment(config, training, task, recipe, model, optimizers)
 
 
 def _epoch(task: AbstractTask, size: int) -> int | None:

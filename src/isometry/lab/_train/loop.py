@@ -57,11 +57,11 @@ class Step:
         self, experiment: Experiment, model: nn.Module, ranks: Ranks, index: int
     ) -> None:
         self.experiment, self.ranks, self.index = experiment, ranks, index
-        task, config = experiment.task, experiment.config.training
+        task, training = experiment.task, experiment.training
         # set the seed at each step, so that dropout is the same in a resumed run
-        torch.manual_seed((config.seed << 32) + index * ranks.count + ranks.rank)
+        torch.manual_seed((training.seed << 32) + index * ranks.count + ranks.rank)
         part = {"rank": ranks.rank, "ranks": ranks.count}
-        on_cpu = task.batch(index, size=config.batch_size, seed=config.seed, **part)
+        on_cpu = task.batch(index, size=training.batch_size, seed=training.seed, **part)
         self.weights = task.weights(on_cpu)
         x, y, lengths = on_cpu
         lengths = None if lengths is None else lengths.to(ranks.device)
@@ -89,14 +89,14 @@ class Step:
         (self.loss if self.ranks.count == 1 else self.loss * self.share).backward()
         if (clip_norm := recipe.schedule.clip_norm) is not None:
             clip_grad_norm_(experiment.model.parameters(), clip_norm)
-        decay, steps = recipe.schedule.decay, experiment.config.training.iterations or 0
-        if decay is not None:
+        if (decay := recipe.schedule.decay) is not None:
             # Compute the rates from the index of this step, so that a resumed run has
             # the same rates to the last bit. Most of torch's schedulers compute each
             # rate from the previous rate, so a checkpoint would have to store their
             # state as well.
+            factor = decay(self.index / experiment.training.iterations)
             for group in (g for o in experiment.optimizers for g in o.param_groups):
-                group["lr"] = group["initial_lr"] * decay(self.index / steps)
+                group["lr"] = group["initial_lr"] * factor
         for optimizer in experiment.optimizers:
             optimizer.step()
         recipe.after_step(experiment.model)
@@ -137,12 +137,9 @@ class Trainer:
             How the run ended.
         """
         experiment, state, recorder = self.experiment, self.state, self.recorder
-        config = experiment.config.training
-        model = self.ranks.parallel(experiment.model)
-        # neither is None, since the config was resolved
-        iterations, every = config.iterations or 0, config.evaluate_every or 1
+        training, model = experiment.training, self.ranks.parallel(experiment.model)
         with Signals() as signals:
-            while state.step < iterations:
+            while state.step < training.iterations:
                 begin, cpu = time.perf_counter(), time.process_time()
                 step = Step(experiment, model, self.ranks, state.step)
                 loss, stop = step.agree(interrupt=signals.received)
@@ -157,13 +154,15 @@ class Trainer:
                 state.cpu_seconds += time.process_time() - cpu
                 recorder.progress.step(state.step, loss)
 
-                last = state.step == iterations
-                if last or state.step % config.log_every == 0:
+                last = state.step == training.iterations
+                if last or state.step % training.log_every == 0:
                     recorder.write(state, "train", {"loss": loss} | step.metrics())
-                solved = (last or state.step % every == 0) and self._evaluate()
+                solved = False
+                if last or state.step % training.evaluate_every == 0:
+                    solved = self._evaluate()
                 is_best = state.best.get("step") == state.step
                 due = last or solved or stop or is_best
-                if due or state.step % config.checkpoint_every == 0:
+                if due or state.step % training.checkpoint_every == 0:
                     # do not replace a good checkpoint with weights that are not finite
                     if not _finite(experiment):
                         return "diverged"
@@ -193,18 +192,18 @@ class Trainer:
             old = best[split][metric] if best else math.nan
             if new and (math.isnan(old) or task.is_better(new[metric], old)):
                 best.update(state.last)
-        config, validation = self.experiment.config.training, means["validation"]
+        training, validation = self.experiment.training, means["validation"]
         # a task counts as solved only if its data is endless and its baseline is known
-        endless = task.epoch(config.batch_size) is None
+        endless = task.epoch(training.batch_size) is None
         if task.baseline is None or not validation or not endless:
             return False
         # with `not ... <` instead of `>=`, a loss of NaN does not count as solved
-        if not validation["loss"] < config.solved * task.baseline:
+        if not validation["loss"] < training.solved * task.baseline:
             state.solved_at = None
             return False
         if state.solved_at is None:
             state.solved_at = state.step
-        return state.step >= state.solved_at + config.solved_for
+        return state.step >= state.solved_at + training.solved_for
 
     def on_splits(self, measure: Measure) -> dict[str, dict[str, float]]:
         """Measure the model on the validation and the test sequences.
@@ -216,7 +215,7 @@ class Trainer:
         Returns:
             The results of `measure`, keyed by split.
         """
-        model, size = self.experiment.model, self.experiment.config.training.batch_size
+        model, size = self.experiment.model, self.experiment.training.batch_size
 
         def on_cpu(x: Tensor) -> Tensor:
             return model(x.to(self.ranks.device)).cpu()

@@ -296,9 +296,9 @@ class Recorder:
         self, experiment: Experiment, folder: Path | None, header: Mapping[str, Any]
     ) -> None:
         self.experiment, self.folder = experiment, folder
-        training, done = experiment.config.training, header.get("state", {}).get("step")
+        training, done = experiment.training, header.get("state", {}).get("step", 0)
         stream = io.StringIO() if folder is None else sys.stderr
-        self.progress = Progress(training.iterations or 0, done or 0, stream)
+        self.progress = Progress(training.iterations, done, stream)
         self.best_file: dict[str, str] = header.get("best_file") or {}
         self.files: list[Metrics | Events] = []
         if folder is not None:

@@ -129,8 +129,9 @@ def resume(folder: Path | str, *, trust: Trust = False, **options: Any) -> RunOu
     training = config.training
     # If a run was resumed for more steps and killed at once, its config already has the
     # larger number of steps, while its summary still describes the shorter run. Such a
-    # run continues, although no option changes.
-    more = training.epochs or (training.iterations or 0) > steps
+    # run continues, although no option changes. If `epochs` asks for another length,
+    # `iterations` is None, and `_run` checks the length.
+    more = training.iterations is None or training.iterations > steps
     done = status == "solved" or (status == "finished" and not more)
     if done and training == before.training:
         return RunOutcome(folder, summary)
@@ -146,7 +147,7 @@ def resume(folder: Path | str, *, trust: Trust = False, **options: Any) -> RunOu
             f"the next evaluation. Set `solved` to 0 to continue."
         )
     with _setup(config, trust=trust) as (experiment, ranks):
-        length = experiment.config.training.iterations
+        length = experiment.training.iterations
         planned = before.training.iterations
         if experiment.recipe.schedule.decay is not None and length != planned:
             raise RunError(
@@ -234,7 +235,7 @@ def _run(
             header = records.unpack(data, model, optimizers) if data else {}
             state = records.RunState(**header["state"] if data else {})
         config = experiment.config
-        if (iterations := config.training.iterations or 0) < state.step:
+        if (iterations := experiment.training.iterations) < state.step:
             raise RunError(
                 f"`iterations` must be at least {state.step}, the number of steps so "
                 f"far; got {iterations}."
@@ -344,7 +345,7 @@ def _sum_up(trainer: Trainer, status: Status, scores: Mapping[str, Any]) -> RunO
 
 def _greeting(experiment: Experiment, folder: Path | None, step: int) -> str:
     config, baseline = experiment.config, experiment.task.baseline
-    training, count = config.training, isometry.count_parameters(experiment.model)
+    training, count = experiment.training, isometry.count_parameters(experiment.model)
     sizes = f"n = {training.hidden_size}, {count} parameters"
     parts = [f"{config.task}: {training.model}, {sizes}"]
     parts += [] if baseline is None else [f"baseline {baseline:.5g}"]
