@@ -88,6 +88,10 @@ def cut(folder: Path) -> None:
         (edited(task_options={"lgg": 3}), "options must be among lag, .* got lgg"),
         (edited(task_options={"lag": True}), "`lag` must be a whole number; got True"),
         (edited(task_options=[3]), r"got TypeError.*\[3\]"),
+        # with these, `isometry train --resume` with an option ended in a bare TypeError
+        (edited(continued=5), "config.json must be .*continued 5"),
+        (edited(continued=[5]), r"config.json must be .*continued \[5\]"),
+        (edited(command=5), "config.json must be .*command 5"),
         (written("config.json", b"[]"), "config.json must be what"),
         (written("config.json", b"[" * 10**5), "config.json must be what"),
         (written("config.json", b"\xff\xfe"), "config.json must be what"),

@@ -39,6 +39,14 @@ _REASONS = {
 # exceeds 3.4e38, the largest float32.
 LARGEST = 1e15
 
+# The types of the entries of `config.json` that `Training` does not check. A wrong
+# `task` is refused when the task is looked up.
+_JSON_TYPES = {
+    **dict.fromkeys(("task_options", "recipe", "about"), dict),
+    "command": str,
+    "continued": list,
+}
+
 _COUNTS = ("batch_size", "hidden_size", "threads", *_LENGTHS, *_INTERVALS)
 _FROM_ZERO = ("lr", "lr_ratio", "solved")
 # for each numeric option: the condition that error messages state, and the bounds
@@ -208,9 +216,12 @@ class Config:
                 f"reads formats up to {FORMAT}"
             )
         entries = select(cls, flat)
-        for name in ("task_options", "recipe", "about"):
-            if not isinstance(value := entries.get(name, {}), dict):
+        for name, kind in _JSON_TYPES.items():
+            if not isinstance(value := entries.get(name, kind()), kind):
                 raise TypeError(f"{name} {value!r:.60}")
+        continued = entries.get("continued", [])
+        if not all(isinstance(entry, dict) for entry in continued):
+            raise TypeError(f"continued {continued!r:.60}")
         entries["training"] = Training(**select(Training, flat))
         return cls(**entries)
 
