@@ -97,6 +97,15 @@ def cut(folder: Path) -> None:
         (written("config.json", b"\xff\xfe"), "config.json must be what"),
         (written("summary.json", b"[]"), "summary.json must be what"),
         (written("summary.json", b'{"status": "solved"}'), "summary.json must be what"),
+        # `isometry train --resume` printed a KeyError about the missing `best_by_test`
+        (
+            written(
+                "summary.json",
+                b'{"status": "solved", "steps": 12, "seconds": 1, "metric": "loss", '
+                b'"best": {}}',
+            ),
+            "summary.json must be what",
+        ),
     ],
 )
 def test_a_run_that_was_harmed_does_not_go_on(harm, message, interrupted_run, tmp_path):

@@ -11,7 +11,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
@@ -24,6 +24,32 @@ Status = Literal["finished", "solved", "diverged", "interrupted"]
 # the statuses of a run that stopped as planned: after its last step, or because the
 # task was solved
 ENDED: tuple[Status, ...] = ("finished", "solved")
+
+
+class Summary(TypedDict):
+    """The content of `summary.json`: how a run ended, and its results.
+
+    `RunOutcome` describes `best`, `best_by_test` and `final`.
+    """
+
+    status: Status
+    steps: int
+    seconds: float
+    # missing in runs of earlier versions
+    cpu_seconds: NotRequired[float]
+    metric: str
+    best: dict[str, Any]
+    best_by_test: dict[str, Any]
+    # missing in runs of earlier versions
+    solved_at: NotRequired[int | None]
+    final: dict[str, Any]
+    parameters: int
+    baseline: float | None
+    angles: list[float]
+    orthogonality: float | None
+    source: str
+    # the `final_scores` of the task, keyed by split and name, if it has any
+    scores: NotRequired[dict[str, dict[str, float]]]
 
 
 class RunError(Exception):
@@ -275,13 +301,14 @@ def resume_command(folder: Path) -> str:
     return shlex.join(("isometry", "train", "--resume", str(folder), *trust))
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Read the summary of a run from its folder; empty if there is no summary."""
+def read_summary(folder: Path) -> Summary | None:
+    """Read the summary of a run from its folder; None if there is no summary."""
     path = folder / SUMMARY
+    if not path.exists():
+        return None
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
-        summary = read_json(path)
-        required = {"status", "steps", "seconds", "metric", "best"}
-        if required <= summary.keys() or not path.exists():
+        summary: Any = read_json(path)
+        if summary.keys() >= Summary.__required_keys__:
             return summary
     raise RunError(damaged(path, "something that is not a summary"))
 

@@ -24,7 +24,9 @@ class Run:
         path: the folder.
         config: content of `config.json`.
         records: the lines of `metrics.jsonl`, without an incomplete last line.
-        summary: content of `summary.json`; empty if there is no such file.
+        summary: content of `summary.json`; empty if there is no such file. Its
+            entries are those of `_files.Summary`, but any of them may be missing, since
+            an earlier version or another program may have written the file.
         environment: content of `environment.json`; empty if there is no such file.
     """
 

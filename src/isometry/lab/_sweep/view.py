@@ -12,7 +12,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._files import CONFIG, ENDED, METRICS, SUMMARY, RunError, read_json
+from isometry.lab._files import (
+    CONFIG,
+    ENDED,
+    METRICS,
+    RunError,
+    read_json,
+    read_summary,
+)
 from isometry.lab._train.config import Config
 
 # A run that is told to stop has this many seconds to write its checkpoint. After that,
@@ -75,9 +82,9 @@ class View:
         """
         if self.waiting.pop(name, None) is None:
             self.running.remove(name)
-        summary = read_json(self.out / name / SUMMARY)
+        summary = read_summary(self.out / name)
         # a run that was told to stop before its training began has no summary
-        status = summary.get("status", "stopped")
+        status = summary["status"] if summary else "stopped"
         if message or status == "diverged":
             self.failed[name] = message or status
         self.done += status in ENDED

@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from isometry.lab import _options
-from isometry.lab._files import RunError, divergence, resume_command
+from isometry.lab._files import RunError, Status, Summary, divergence, resume_command
 from isometry.lab._train.config import Config, Training, check_changes
 
 # the exit code for each status of a run; 130 is the usual code after Ctrl-C
-_CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
+_CODES: dict[Status, int] = {
+    "finished": 0,
+    "solved": 0,
+    "diverged": 1,
+    "interrupted": 130,
+}
 
 
 def add_tasks(
@@ -228,7 +233,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="DIR", help=f"{text}user's data directory")
 
 
-def _verdict(folder: Path, summary: dict[str, Any]) -> str:
+def _verdict(folder: Path, summary: Summary) -> str:
     """One line that says how the run ended."""
     status, steps = summary["status"], summary["steps"]
     if status == "diverged":

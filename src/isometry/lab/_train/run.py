@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from torch import nn
 
 import isometry
 from isometry.lab import _files as files
-from isometry.lab._files import RunError, Status
+from isometry.lab._files import RunError, Status, Summary
 from isometry.lab._process import Ranks, environment, joined, revision
 from isometry.lab._train import recorder as records
-from isometry.lab._train.config import Config, read_config
+from isometry.lab._train.config import Config, Training, read_config
 from isometry.lab._train.experiment import Experiment, Trust, build, make_model
 from isometry.lab._train.loop import Trainer
 from isometry.lab._train.spectrum import angles, orthogonality_error
@@ -35,7 +35,7 @@ class RunOutcome:
     """
 
     folder: Path | None
-    summary: dict[str, Any]
+    summary: Summary
 
 
 def train(config: Config, out: Path | str | None = None) -> RunOutcome:
@@ -119,33 +119,9 @@ def resume(folder: Path | str, *, trust: Trust = False, **options: Any) -> RunOu
     folder = Path(folder)
     before, summary = read_config(folder), files.read_summary(folder)
     config = before.changed(options)
-    steps, status = summary.get("steps", 0), summary.get("status")
-    if status == "diverged":
-        raise RunError(
-            f"{folder} must be a run that can be resumed; "
-            f"{files.divergence(folder, steps)}. It would diverge again. Begin another "
-            f"run with a smaller `lr`."
-        )
     training = config.training
-    # If a run was resumed for more steps and killed at once, its config already has the
-    # larger number of steps, while its summary still describes the shorter run. Such a
-    # run continues, although no option changes. If `epochs` asks for another length,
-    # `iterations` is None, and `_run` checks the length.
-    more = training.iterations is None or training.iterations > steps
-    done = status == "solved" or (status == "finished" and not more)
-    if done and training == before.training:
+    if summary and _has_ended(folder, summary, before.training, training, options):
         return RunOutcome(folder, summary)
-    if status == "finished" and not more:
-        raise RunError(
-            f"{folder} has finished after {steps} steps, and can only be resumed for "
-            f"more steps; got {', '.join(f'`{name}`' for name in options)}. Give "
-            f"`iterations` above {steps}, or `epochs`."
-        )
-    if status == "solved" and "solved" not in options:
-        raise RunError(
-            f"{folder} solved its task after {steps} steps, and would stop again at "
-            f"the next evaluation. Set `solved` to 0 to continue."
-        )
     with _setup(config, trust=trust) as (experiment, ranks):
         length = experiment.training.iterations
         planned = before.training.iterations
@@ -155,6 +131,59 @@ def resume(folder: Path | str, *, trust: Trust = False, **options: Any) -> RunOu
                 f"rates decay; got {length}. For another length, begin another run."
             )
         return _run(experiment, folder if ranks.is_first else None, ranks, options)
+
+
+def _has_ended(
+    folder: Path,
+    summary: Summary,
+    before: Training,
+    training: Training,
+    options: Collection[str],
+) -> bool:
+    """True if a run has ended, and no option changes.
+
+    Args:
+        folder: folder of the run.
+        summary: the summary of the run.
+        before: how the run was trained.
+        training: how it would continue.
+        options: names of the options with which the user wants to resume it.
+
+    Returns:
+        False if the run continues.
+
+    Raises:
+        RunError: if an option changes, but the run cannot continue; or if the run has
+            diverged.
+    """
+    status, steps = summary["status"], summary["steps"]
+    if status == "diverged":
+        raise RunError(
+            f"{folder} must be a run that can be resumed; "
+            f"{files.divergence(folder, steps)}. It would diverge again. Begin another "
+            f"run with a smaller `lr`."
+        )
+    # If a run was resumed for more steps and killed at once, its config already has the
+    # larger number of steps, while its summary still describes the shorter run. Such a
+    # run continues, although no option changes. If `epochs` asks for another length,
+    # `iterations` is None, and `_run` checks the length.
+    more = training.iterations is None or training.iterations > steps
+    if status == "interrupted" or (status == "finished" and more):
+        return False
+    if training == before:
+        return True
+    if status == "finished":
+        raise RunError(
+            f"{folder} has finished after {steps} steps, and can only be resumed for "
+            f"more steps; got {', '.join(f'`{name}`' for name in options)}. Give "
+            f"`iterations` above {steps}, or `epochs`."
+        )
+    if "solved" not in options:
+        raise RunError(
+            f"{folder} solved its task after {steps} steps, and would stop again at "
+            f"the next evaluation. Set `solved` to 0 to continue."
+        )
+    return False
 
 
 def load_model(
@@ -186,7 +215,7 @@ def load_model(
         reason = "it has none yet"
         remedy = f"Resume the run: {files.resume_command(folder)}"
         summary = files.read_summary(folder)
-        if summary.get("status") == "diverged":
+        if summary and summary["status"] == "diverged":
             reason = files.divergence(folder, summary["steps"])
             remedy = "Begin another run with a smaller `lr`."
         raise RunError(f"{folder} must have a checkpoint; {reason}. {remedy}")
@@ -317,10 +346,10 @@ def _origin(folder: Path | None) -> str:
 
 
 def _sum_up(trainer: Trainer, status: Status, scores: Mapping[str, Any]) -> RunOutcome:
-    """Write `summary.json`."""
+    """Write `summary.json`, and return its content."""
     experiment, state = trainer.experiment, trainer.state
     model, folder = experiment.model, trainer.recorder.folder
-    summary = {
+    summary: Summary = {
         "status": status,
         "steps": state.step,
         "seconds": round(state.seconds, 3),
