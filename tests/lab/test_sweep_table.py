@@ -211,18 +211,20 @@ def test_elsewhere_the_view_is_plain_lines(tmp_path, impatient):
     assert "\x1b" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("count", [1000, 10000])
 @pytest.mark.parametrize("others", [0, 3], ids=["alone", "after others"])
-def test_a_record_may_be_long(tmp_path, impatient, others):
+def test_a_record_may_be_long(tmp_path, impatient, others, count):
     """A record of many metrics is shown like any other.
 
-    If it had more than 4096 bytes, it used to end the whole sweep.
+    If it had more than 4096 bytes, it used to end the whole sweep. Later it was not
+    shown if it had more than 2^18 bytes.
     """
     stream = StringIO()
     with redirect_stderr(stream):
         view = View(tmp_path, ["a"], total=1, done=0)
     begin(tmp_path, "a")
     record = {"step": 4, "seconds": 1.0, "loss": 0.5, "split": "train"}
-    long = record | {f"accuracy of class {i}": 0.5 for i in range(1000)}
+    long = record | {f"accuracy of class {i}": 0.5 for i in range(count)}
     lines = [*[json.dumps(record)] * others, json.dumps(long)]
     (tmp_path / "a" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     view.refresh()

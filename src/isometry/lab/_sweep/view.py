@@ -32,9 +32,10 @@ PAUSE = 0.2
 # seconds between two updates of the view, on a terminal and elsewhere
 _LIVE, _PLAIN = 0.5, 60.0
 
-# To find the last record of a metrics file, this many bytes at its end are read. They
-# contain the last whole line, even if a task has thousands of metrics.
-_TAIL = 1 << 18
+# To find the last record of a metrics file, first read this many bytes at its end, and
+# more only if the record is longer. The view reads the files of all running runs twice
+# a second, perhaps over a network.
+_TAIL = 4096
 
 
 class View:
@@ -141,13 +142,18 @@ class View:
 
 def _last_record(path: Path) -> dict[str, Any]:
     """The last complete record in a metrics file; empty if there is none."""
-    # A run that has just begun has no file yet. If its last record is longer than
-    # `_TAIL`, the beginning is missing, and the rest is not JSON.
+    # a run that has just begun has no file yet, or no complete line, which is not JSON
     with contextlib.suppress(FileNotFoundError, ValueError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL))
-        # leave out the last line, which may still be incomplete
-        lines, _, _ = file.read().rpartition(b"\n")
-        return json.loads(lines.rpartition(b"\n")[2])
+        size, tail = path.stat().st_size, _TAIL
+        while True:
+            file.seek(max(0, size - tail))
+            # leave out the last line, which may still be incomplete
+            lines, _, _ = file.read().rpartition(b"\n")
+            _, newline, last = lines.rpartition(b"\n")
+            # without a newline before it, the record may lack its beginning
+            if newline or tail >= size:
+                return json.loads(last)
+            tail *= 8
     return {}
 
 
