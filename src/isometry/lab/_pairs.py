@@ -9,9 +9,15 @@ from typing import Any
 class Pairs(argparse.Action):
     """Collects the NAME=VALUE pairs of a repeated option in a dictionary."""
 
-    def __call__(self, *arguments: Any, **_: object) -> None:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse passes it
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002 - argparse passes it
+    ) -> None:
         """Add a pair to the dictionary."""
-        _parser, namespace, (name, value), _option = arguments
+        name, value = values
         pairs = getattr(namespace, self.dest, {})
         if name in pairs and pairs[name] != value:
             raise argparse.ArgumentError(

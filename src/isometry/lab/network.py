@@ -354,22 +354,34 @@ def accept(kind: Any) -> Network:
     # a class that takes `output_size` has its own output layer; others are given one
     has_output = "output_size" in signature.parameters
 
-    def sized(inputs: int, size: int, outputs: int) -> partial[nn.Module]:
-        if not has_output:
-            return partial(kind, inputs, size)
-        return partial(kind, input_size=inputs, hidden_size=size, output_size=outputs)
-
     def make(task: AbstractTask, size: int, options: dict[str, Any], _: Draw) -> Any:
-        return sized(task.input_size, size, task.output_size)(**options)
+        if has_output:
+            return kind(
+                input_size=task.input_size,
+                hidden_size=size,
+                output_size=task.output_size,
+                **options,
+            )
+        return kind(task.input_size, size, **options)
 
+    # check that `make` can call the class without options
     try:
-        signature.bind(*sized(1, 1, 1).args, **sized(1, 1, 1).keywords)
+        if has_output:
+            signature.bind(input_size=1, hidden_size=1, output_size=1)
+        else:
+            signature.bind(1, 1)
     except TypeError as error:
         raise ValueError(
             f"`model` must be a class that is called with `input_size`, `hidden_size` "
             f"and, if it makes its own output layer, `output_size`; got {kind!r}: "
             f"{error}. Give its other arguments a default."
         ) from error
+    schedule = _schedule_of(kind)
+    return Network(make, lambda *_: schedule, None if has_output else torch_output)
+
+
+def _schedule_of(kind: type[nn.Module]) -> Schedule:
+    """The attribute `schedule` of a user's own network class, or the usual schedule."""
     schedule = getattr(kind, "schedule", USUAL)
     if not isinstance(schedule, Schedule):
         raise TypeError(
@@ -377,4 +389,4 @@ def accept(kind: Any) -> Network:
             f"{schedule!r}. Write `Schedule((OptimizerRecipe(Adam, {{'lr': 1e-3}}),), "
             f"source='mine')`."
         )
-    return Network(make, lambda *_: schedule, None if has_output else torch_output)
+    return schedule
