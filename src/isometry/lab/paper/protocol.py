@@ -26,25 +26,29 @@ EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 Sizes = tuple[int, ...]
 
 
-def _by_task(copying: int, mnist: Sizes, timit: Sizes, adding: int) -> dict[str, Sizes]:
+def _by_task(
+    *, copying: int, mnist: Sizes, timit: Sizes, adding: int
+) -> dict[str, Sizes]:
     """Hidden sizes by task. MNIST and permuted MNIST have the same sizes."""
     pixels = dict.fromkeys(("mnist", "pmnist"), mnist)
     return {"copying": (copying,), **pixels, "timit": timit, "adding": (adding,)}
 
 
-_REAL = _by_task(190, (170, 360, 512), (224, 322, 425), 170)
-_GATED = _by_task(68, (128, 256, 512), (84, 120, 158), 128)
+_REAL = _by_task(copying=190, mnist=(170, 360, 512), timit=(224, 322, 425), adding=170)
+_GATED = _by_task(copying=68, mnist=(128, 256, 512), timit=(84, 120, 158), adding=128)
 
 # Hidden sizes by network and task. If there are several, the first is the default.
 # Where the paper gives no size, we chose one.
 SIZES: dict[str, dict[str, Sizes]] = {
     **dict.fromkeys(("exprnn", "scornn", "householder", "spectral"), _REAL),
     **dict.fromkeys(("explstm", "expgru", "lstm", "gru"), _GATED),
-    "scurnn": _by_task(130, (116, 250), (128, 192, 256), 116),
-    "urnn": _by_task(470, (512, 2170), (158, 256, 378), 512),
-    "rgd": _by_task(128, (116, 512), (128, 192, 256), 128),
-    "eurnn": _by_task(512, (512,), (158, 256, 378), 512),
-    "lie": _by_task(30, (30,), (30,), 30),
+    "scurnn": _by_task(
+        copying=130, mnist=(116, 250), timit=(128, 192, 256), adding=116
+    ),
+    "urnn": _by_task(copying=470, mnist=(512, 2170), timit=(158, 256, 378), adding=512),
+    "rgd": _by_task(copying=128, mnist=(116, 512), timit=(128, 192, 256), adding=128),
+    "eurnn": _by_task(copying=512, mnist=(512,), timit=(158, 256, 378), adding=512),
+    "lie": _by_task(copying=30, mnist=(30,), timit=(30,), adding=30),
 }
 
 
