@@ -104,7 +104,7 @@ def test_the_best_accuracy_is_the_largest():
         "mnist", "", "accuracy", (low, high), PAPER["mnist"], larger_is_better=True
     )
     assert best(experiment) == (high,)
-    marked = [row.best for row in results_table(experiment)]
+    marked = [bool(row.best) for row in results_table(experiment)]
     assert marked[:2] == [False, True]
     assert sum(marked) == 1
     text = markdown(results_table(experiment))
@@ -130,7 +130,7 @@ def test_only_the_paper_selects_on_the_test_set():
         experiment = ReportedExperiment(
             "own", "", "accuracy", (better_by_test,), paper, larger_is_better=True
         )
-        assert experiment.compared(better_by_test) == value
+        assert experiment.comparison.score(better_by_test) == value
         assert words in headline(experiment)
 
 
@@ -163,7 +163,7 @@ def test_without_validation_the_last_test_is_compared():
     experiment = ReportedExperiment(
         "own", "", "accuracy", (run,), None, larger_is_better=True
     )
-    assert experiment.compared(run) == 0.5
+    assert experiment.comparison.score(run) == 0.5
     assert headline(experiment).endswith("test accuracy 0.5000 after 2 steps.")
     assert best(experiment) == (run,)
 

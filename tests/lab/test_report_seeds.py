@@ -84,8 +84,8 @@ def test_each_run_is_in_a_table_of_its_own():
     assert cells(each, "Best test accuracy") == ["0.9000", "0.9200", "0.5000"]
     assert cells(each, "Seed") == ["1", "2", "1"]
     # one group has the best mean, the other the best run
-    assert [row.best for row in results_table(experiment)] == [True, False]
-    assert [row.best for row in each] == [False, True, False]
+    assert [bool(row.best) for row in results_table(experiment)] == [True, False]
+    assert [bool(row.best) for row in each] == [False, True, False]
 
 
 def test_without_several_seeds_there_is_one_table():

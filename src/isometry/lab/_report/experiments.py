@@ -5,12 +5,27 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from isometry.lab._files import for_file_name
 from isometry.lab._options import make, select
 from isometry.lab._report.runs import Run, Score, SeedGroup, numbers, seed_groups
 from isometry.lab.paper.tables import PAPER, PaperTable
+
+
+class Comparison(NamedTuple):
+    """The number by which the runs of an experiment are compared.
+
+    Attributes:
+        score: the function that reads the number from a run.
+        name: what the number is.
+        place: words that say when it was measured, with `{}` in place of the number of
+            steps.
+    """
+
+    score: Score
+    name: str
+    place: str
 
 
 @dataclass(frozen=True)
@@ -57,30 +72,20 @@ class ReportedExperiment:
         """The word for the metric in headings and sentences."""
         return "error" if self.metric == "mse" else self.metric
 
-    @property
-    def compared(self) -> Score:
-        """A function that takes a run and returns the number that is compared."""
-        return self.comparison[0]
-
     @cached_property
-    def comparison(self) -> tuple[Score, str, str]:
-        """How runs are compared.
-
-        Returns:
-            A function that reads the compared number from a run, the name of that
-            number, and words that say when it was measured, with `{}` in place of the
-            number of steps.
-        """
+    def comparison(self) -> Comparison:
+        """How runs are compared."""
         if self.metric == "loss":
-            return final_loss, "final training loss", "after {} steps"
+            return Comparison(final_loss, "final training loss", "after {} steps")
         # the paper's MNIST table has the best test results
         if self.paper is not None and self.paper.selects_on_test:
             place = "in {} steps, selected on the test set as in the paper"
-            return self.best_test, f"best test {self.word}", place
+            return Comparison(self.best_test, f"best test {self.word}", place)
         name = f"test {self.word}"
         if any(run.curve(self.metric, "validation") for run in self.runs):
-            return self.at_best_validation, name, "at the best validation in {} steps"
-        return self.last_test, name, "after {} steps"
+            place = "at the best validation in {} steps"
+            return Comparison(self.at_best_validation, name, place)
+        return Comparison(self.last_test, name, "after {} steps")
 
     def at_best_validation(self, run: Run, name: str | None = None) -> float | None:
         """The value of a test metric at the step with the best validation result.

@@ -17,9 +17,6 @@ from isometry.lab.paper.tables import SOURCE, PaperRow
 
 DASH = "–"
 
-# index of the column with the result; network, size and parameters come before it
-RESULT = 3
-
 # the spaces are non-breaking, so that the heading stays on one line
 ERROR_HEADING = "‖QᴴQ\u00a0−\u00a0I‖\u00a0/\u00a0√n"
 
@@ -31,12 +28,13 @@ class TableRow(NamedTuple):
         cells: the texts, keyed by the heading of the column. All rows of a table have
             the same headings.
         look: how the figures draw the runs; None for a row without runs.
-        best: whether this row has the best result.
+        best: heading of the column in which this row has the best result, which is
+            written in bold; empty for all other rows.
     """
 
     cells: dict[str, str]
     look: Look | None = None
-    best: bool = False
+    best: str = ""
 
 
 def results_table(experiment: ReportedExperiment) -> list[TableRow]:
@@ -77,21 +75,29 @@ def _table(
     experiment: ReportedExperiment, groups: Sequence[SeedGroup]
 ) -> list[TableRow]:
     """A table with a row for each group."""
-    top = best_group(experiment, groups)
+    top, scores = best_group(experiment, groups), _scores(experiment)
+    compared, *_ = scores
     several = len(groups) < len(experiment.runs)
-    return [
-        TableRow(_cells(experiment, group, look, several=several), look, group is top)
-        for group, look in zip(groups, looks(groups), strict=True)
-    ]
+    rows = []
+    for group, look in zip(groups, looks(groups), strict=True):
+        cells = _cells(experiment, scores, group, look, several=several)
+        rows.append(TableRow(cells, look, compared if group is top else ""))
+    return rows
 
 
 def _cells(
-    experiment: ReportedExperiment, group: SeedGroup, look: Look, *, several: bool
+    experiment: ReportedExperiment,
+    scores: Mapping[str, Score],
+    group: SeedGroup,
+    look: Look,
+    *,
+    several: bool,
 ) -> dict[str, str]:
     """The cells of a row, keyed by column heading.
 
     Args:
         experiment: the runs of all rows.
+        scores: the functions that read the numbers in the row, keyed by heading.
         group: the runs of this row.
         look: how the figures draw the group.
         several: whether any row of the table has several seeds.
@@ -102,7 +108,7 @@ def _cells(
     parameters = next((f"{count:,}" for count in counts if count is not None), DASH)
     size = str(first.hidden_size or DASH)
     cells = {"Network": name, "n": size, "Parameters": parameters}
-    for heading, score in _scores(experiment).items():
+    for heading, score in scores.items():
         cells[heading] = spread(group.values(score))
     if paper and paper.rows:
         cells |= _paper_cells(paper.row(first.model, first.hidden_size))
@@ -133,7 +139,7 @@ def best_group(
 
     A group in which every run diverged cannot be the best.
     """
-    score = experiment.compared
+    score = experiment.comparison.score
     candidates = [
         group
         for group in groups
@@ -147,7 +153,7 @@ def best_group(
 def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
     """For each column heading, the function that reads that column's number from a run.
 
-    The number by which runs are compared comes first, where `RESULT` expects it.
+    The number by which runs are compared comes first.
     """
     metric, headings = experiment.metric, experiment.headings
     others = {
@@ -168,7 +174,8 @@ def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
             by_accuracy = replace(experiment, metric="accuracy", larger_is_better=True)
             accuracy = by_accuracy.at_best_validation
             scores["Test accuracy at best validation"] = accuracy
-    first = {h: score for h, score in scores.items() if score == experiment.compared}
+    compared = experiment.comparison.score
+    first = {h: score for h, score in scores.items() if score == compared}
     return first | others | scores
 
 
@@ -260,14 +267,17 @@ def results(experiments: Iterable[ReportedExperiment]) -> str:
 
 def markdown(table: Sequence[TableRow]) -> str:
     """A table in Markdown, with the best result in bold."""
-    header, *rows = (
-        [one_line(cell).replace("|", "\\|") for cell in cells]
-        for cells in (table[0].cells, *(row.cells.values() for row in table))
-    )
-    for cells, row in zip(rows, table, strict=True):
+
+    def escaped(text: str) -> str:
+        return one_line(text).replace("|", "\\|")
+
+    rows = []
+    for row in table:
+        cells = {heading: escaped(cell) for heading, cell in row.cells.items()}
         if row.best:
-            cells[RESULT] = f"**{cells[RESULT]}**"
-    return aligned(header, rows)
+            cells[row.best] = f"**{cells[row.best]}**"
+        rows.append(list(cells.values()))
+    return aligned([escaped(heading) for heading in table[0].cells], rows)
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
