@@ -58,7 +58,7 @@ def test_colours_can_be_told_apart(palette, eye):
 
 
 def test_networks_of_one_colour_differ_in_the_marker():
-    drawn = [look for _, *look in NETWORK_LOOKS.values()]
+    drawn = [(look.colour, look.marker) for look in NETWORK_LOOKS.values()]
     assert all(a != b for a, b in combinations(drawn, 2))
     assert {colour for colour, _ in drawn} == set(range(len(LIGHT)))
     assert len(LIGHT) == len(DARK)

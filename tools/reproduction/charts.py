@@ -245,7 +245,7 @@ def remarks(runs: Sequence[Record]) -> Iterator[Chart]:
     """The small experiments on the paper's remarks."""
     baseline = runs[0]["summary"]["baseline"]
     for name in dict.fromkeys(map(model, runs)):
-        title, *_ = NETWORK_LOOKS[name]
+        title = NETWORK_LOOKS[name].label
         yield Chart(
             f"remarks-{name}",
             f"Copying memory with a lag of 200: validation loss of variants of "
@@ -272,7 +272,7 @@ def _drawn(runs: Sequence[Record]) -> Iterator[tuple[list[Any], int, str]]:
     the later network gets an unused colour, as long as one is left. Line styles tell up
     to four groups of one network apart.
     """
-    usual = {model(r): NETWORK_LOOKS[model(r)][1] for r in runs}
+    usual = {model(r): NETWORK_LOOKS[model(r)].colour for r in runs}
     unused = iter(sorted(set(range(len(LIGHT))) - set(usual.values())))
     colours: dict[str, int] = {}
     for name, colour in usual.items():

@@ -114,7 +114,7 @@ def label(record: Record) -> str:
     """Network, size and note of a run, for tables and legends."""
     note = note_of(record["name"])
     note = _NOTES.get(note, note)
-    return f"{NETWORK_LOOKS[model(record)][0]} {size(record)}" + (
+    return f"{NETWORK_LOOKS[model(record)].label} {size(record)}" + (
         f", {note}" if note else ""
     )
 

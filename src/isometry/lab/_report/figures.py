@@ -113,13 +113,13 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
         The figures. Each was written as an SVG and a PNG file.
     """
     figures = []
-    for name, caption, paint in _panels(experiment):
-        svg = folder / f"{experiment.key}-{for_file_name(name)}.svg"
+    for panel in _panels(experiment):
+        svg = folder / f"{experiment.key}-{for_file_name(panel.name)}.svg"
         # avoid pyplot, which keeps global state, opens windows and holds on to memory
         with mpl.rc_context(STYLE):
             canvas = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
             axes = canvas.add_subplot()
-            paint(axes)
+            panel.paint(axes)
             _legend(axes)
             # the layout takes half of the time, so compute it once for both files
             canvas.draw_without_rendering()
@@ -127,7 +127,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
             # leave the date out, so that the same runs give the same file
             canvas.savefig(svg, metadata={"Date": None})
             canvas.savefig(svg.with_name(f"{svg.stem}.png"), dpi=160)
-        figures.append(Figure(caption, svg))
+        figures.append(Figure(panel.caption, svg))
     return figures
 
 
@@ -143,7 +143,13 @@ class Quantity(NamedTuple):
     baseline: float | None = None
 
 
-Panel = tuple[str, str, Callable[[Axes], None]]
+class Panel(NamedTuple):
+    """A figure to draw: its name in file names, its caption, and who paints it."""
+
+    name: str
+    caption: str
+    paint: Callable[[Axes], None]
+
 
 LOSS_CAPTION = (
     "Training loss against {} of training. Lines show medians, and shaded bands the "
@@ -160,25 +166,27 @@ ANGLES_CAPTION = (
 
 
 def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
-    """Name, caption and drawing function of each figure for which there is data."""
+    """The figures for which there is data."""
     runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
     seeds = SEEDS_CAPTION if len(groups) < len(runs) else ""
-    # show results on the test set, as in the paper, or else on the validation set
-    split = "test" if _has(runs, metric, "test") else "validation"
-    panels = []
+
+    def curves(name: str, caption: str, quantity: Quantity) -> Iterator[Panel]:
+        if _has(runs, quantity.what, quantity.split):
+            yield Panel(name, caption + seeds, partial(_curves, groups, quantity))
+
     for against, unit in UNITS.items():
         loss = Quantity("loss", "train", against, experiment.baseline)
-        panels.append((f"loss-{unit}", LOSS_CAPTION.format(unit), loss))
+        yield from curves(f"loss-{unit}", LOSS_CAPTION.format(unit), loss)
+    # show results on the test set, as in the paper, or else on the validation set
+    split = "test" if _has(runs, metric, "test") else "validation"
     result = Quantity(metric, split, baseline=experiment.baseline_of_metric)
     words = _words(result)
     caption = f"{words[0].upper()}{words[1:]} against iterations."
-    panels.append((f"{metric}-{split}", caption, result))
-    panels.append(("orthogonality", ERROR_CAPTION, Quantity("orthogonality", None)))
-    for name, caption, quantity in panels:
-        if _has(runs, quantity.what, quantity.split):
-            yield name, caption + seeds, partial(_curves, groups, quantity)
+    yield from curves(f"{metric}-{split}", caption, result)
+    error = Quantity("orthogonality", None)
+    yield from curves("orthogonality", ERROR_CAPTION, error)
     if any(_angles(run) for run in runs):
-        yield "angles", ANGLES_CAPTION, partial(_spectra, groups)
+        yield Panel("angles", ANGLES_CAPTION, partial(_spectra, groups))
 
 
 def _has(runs: Sequence[Run], what: str, split: str | None) -> bool:

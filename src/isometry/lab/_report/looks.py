@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 from isometry.lab._report.runs import MAY_DIFFER, SeedGroup
 
@@ -14,22 +14,35 @@ from isometry.lab._report.runs import MAY_DIFFER, SeedGroup
 LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
 DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
 
-# For each network, the label that papers use, the index of its colour in the palettes,
-# and its marker. Networks that share a colour have different markers.
+
+class NetworkLook(NamedTuple):
+    """How a network is shown in figures and tables.
+
+    Attributes:
+        label: the name that papers use.
+        colour: index into the palettes.
+        marker: matplotlib marker. Networks that share a colour have different markers.
+    """
+
+    label: str
+    colour: int
+    marker: str
+
+
 NETWORK_LOOKS = {
-    "exprnn": ("ExpRNN", 0, "o"),
-    "scornn": ("scoRNN", 1, "s"),
-    "lstm": ("LSTM", 6, "D"),
-    "rgd": ("RGD", 2, "^"),
-    "urnn": ("uRNN", 3, "v"),
-    "eurnn": ("EURNN", 4, "P"),
-    "scurnn": ("scuRNN", 5, "X"),
-    "gru": ("GRU", 6, "h"),
-    "householder": ("oRNN", 2, "<"),
-    "spectral": ("Spectral", 3, ">"),
-    "lie": ("Lie", 4, "d"),
-    "explstm": ("ExpLSTM", 0, "*"),
-    "expgru": ("ExpGRU", 0, "p"),
+    "exprnn": NetworkLook("ExpRNN", 0, "o"),
+    "scornn": NetworkLook("scoRNN", 1, "s"),
+    "lstm": NetworkLook("LSTM", 6, "D"),
+    "rgd": NetworkLook("RGD", 2, "^"),
+    "urnn": NetworkLook("uRNN", 3, "v"),
+    "eurnn": NetworkLook("EURNN", 4, "P"),
+    "scurnn": NetworkLook("scuRNN", 5, "X"),
+    "gru": NetworkLook("GRU", 6, "h"),
+    "householder": NetworkLook("oRNN", 2, "<"),
+    "spectral": NetworkLook("Spectral", 3, ">"),
+    "lie": NetworkLook("Lie", 4, "d"),
+    "explstm": NetworkLook("ExpLSTM", 0, "*"),
+    "expgru": NetworkLook("ExpGRU", 0, "p"),
 }
 
 DASHES = ("-", "--", ":", "-.")
@@ -62,8 +75,9 @@ class Look:
 
 def network_label(model: str) -> str:
     """Label of a network: its name in papers, or else its registered or class name."""
-    label, *_ = NETWORK_LOOKS.get(model, (model.rpartition(":")[2],))
-    return label
+    if model in NETWORK_LOOKS:
+        return NETWORK_LOOKS[model].label
+    return model.rpartition(":")[2]
 
 
 def looks(groups: Sequence[SeedGroup]) -> list[Look]:
@@ -88,20 +102,20 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
             if labels[nth] in repeats:
                 labels[nth] = joined(labels[nth], detail(group))
     models = [group.first.model for group in groups]
-    taken = {NETWORK_LOOKS[model][1] for model in models if model in NETWORK_LOOKS}
+    taken = {NETWORK_LOOKS[model].colour for model in models if model in NETWORK_LOOKS}
     every = range(len(LIGHT))
     free = cycle([colour for colour in every if colour not in taken] or every)
     network_looks = dict(NETWORK_LOOKS)
     for model in models:
         if model not in network_looks:
-            network_looks[model] = (model, next(free), "H")
+            network_looks[model] = NetworkLook(model, next(free), "H")
     result = []
     for nth, (group, model) in enumerate(zip(groups, models, strict=True)):
-        _, colour, marker = network_looks[model]
+        look = network_looks[model]
         seeds = f"{len(group.runs)} seeds" if len(group.runs) > 1 else ""
         label = joined(labels[nth], seeds)
         dashes = DASHES[models[:nth].count(model) % len(DASHES)]
-        result.append(Look(label, options(group), colour, marker, dashes))
+        result.append(Look(label, options(group), look.colour, look.marker, dashes))
     return result
 
 
