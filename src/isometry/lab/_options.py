@@ -351,7 +351,8 @@ class Registry(Generic[Thing]):
     def _import(self, name: str) -> Any:
         module = name.partition(":")[0]
         # find modules in the current folder, as `python -m` does
-        if not {"", here := str(Path.cwd())} & set(sys.path):
+        here = str(Path.cwd())
+        if "" not in sys.path and here not in sys.path:
             sys.path.append(here)
         try:
             return pkgutil.resolve_name(name)
@@ -382,5 +383,6 @@ def _is_missing(module: str, error: Exception) -> bool:
     if isinstance(error, AttributeError):
         # a module whose import raised an error is not in `sys.modules`
         return module in sys.modules
-    absent = error.name if isinstance(error, ModuleNotFoundError) else None
-    return bool(absent) and f"{module}.".startswith(f"{absent}.")
+    # the missing module is this one, or a package that should contain it
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return missing is not None and f"{module}.".startswith(f"{missing}.")

@@ -52,7 +52,8 @@ def add_tasks(
     add("--trust", action="store_true", help=text)
     add_own(parser)
     _options.add_hidden(parser, [Training], several=several)
-    # Options that a task must not have. `--task` and `--command` are not options of the
+    # Options that a task must not have: all options so far, but not the hidden ones of
+    # tasks, which are added below. `--task` and `--command` are not options of the
     # command, but they would overwrite attributes of the parsed arguments.
     options = parser._option_string_actions  # noqa: SLF001 - there is no public name
     reserved = {*options, "--task", "--command"}
@@ -185,9 +186,9 @@ def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
             f"`task` in the file."
         )
     kind = TASKS.find(task, trust=True)
-    own, common = (_options.select(c, values) for c in (kind, Training))
+    own, common = _options.select(kind, values), _options.select(Training, values)
     if unknown := sorted(values.keys() - own.keys() - common.keys()):
-        known = [f.name for c in (kind, Training) for f in fields(c)]
+        known = [field.name for field in (*fields(kind), *fields(Training))]
         raise ValueError(
             f"options must be fields of {task} or of training; got "
             f"{', '.join(unknown)}.{_options.suggestion(unknown[0], known)} "
@@ -243,12 +244,13 @@ def _verdict(folder: Path, summary: Summary) -> str:
         return f"isometry: interrupted after step {steps}. Resume with: {again}"
     metric = summary["metric"]
     ends = [f"{status} after {steps} steps, {summary['seconds']:.0f} s"]
-    by_test = "test, as the paper does"
-    best = {"validation": summary["best"], by_test: summary["best_by_test"]}
-    for criterion, means in best.items():
-        if "test" in means:
-            value = means["test"][metric]
-            ends.append(f"test {metric} {value:.4g} at the best {criterion}")
+    evaluations = {
+        "at the best validation": summary["best"],
+        "at the best test, as the paper does": summary["best_by_test"],
+    }
+    for when, evaluation in evaluations.items():
+        if "test" in evaluation:
+            ends.append(f"test {metric} {evaluation['test'][metric]:.4g} {when}")
     if scores := summary.get("scores", {}).get("test", {}):
         listed = ", ".join(f"{name} {value:.3g}" for name, value in scores.items())
         ends.append(f"test {listed} at the end")

@@ -240,19 +240,16 @@ class Config:
         if not options:
             return self
         check_changes(options)
-        # a new length, in iterations or in epochs, replaces the old length
-        reset = dict.fromkeys(_LENGTHS if options.keys() & _LENGTHS else ())
-        changes = reset | dict(options)
+        changes = dict(options)
+        if options.keys() & _LENGTHS:
+            # a new length, in iterations or in epochs, replaces the old length
+            changes = dict.fromkeys(_LENGTHS) | changes
         training = replace(self.training, **changes)
         if not self.command:
             return replace(self, training=training)
-        old = {w for name in changes for w in (option_of(name), *spell(name, False))}
-        words, keep = list[str](), True
-        for word in shlex.split(self.command):
-            # the values of an option are the words up to the next option
-            keep = word not in old if word.startswith("--") else keep
-            words += [word] if keep else []
-        words += [word for n, v in options.items() for word in spell(n, v)]
+        words = _without(changes, shlex.split(self.command))
+        for name, value in options.items():
+            words += spell(name, value)
         return replace(self, training=training, command=shlex.join(words))
 
     def resolved(
@@ -289,6 +286,19 @@ class Config:
         }
         values: dict[str, Any] = {**vars(before), "epochs": None, **numbers}
         return ResolvedTraining(**values)
+
+
+def _without(names: Iterable[str], words: Iterable[str]) -> list[str]:
+    """The words of a command line without some options and their values."""
+    spellings = {word for n in names for word in (option_of(n), *spell(n, False))}
+    rest, keep = list[str](), True
+    for word in words:
+        # the values of an option are the words up to the next option
+        if word.startswith("--"):
+            keep = word not in spellings
+        if keep:
+            rest.append(word)
+    return rest
 
 
 def read_config(folder: Path) -> Config:

@@ -149,6 +149,7 @@ def make_model(
     recipe = networks.recipe(training.model, task, training.hidden_size, **options)
     recipe = _with_training_options(recipe, training)
     model = _model(recipe, training, task)
+    # only a user's own network can have a schedule
     if hasattr(type(getattr(model, "network", model)), "schedule"):
         _check_parameters(recipe, model)
     return task, recipe, model
@@ -327,6 +328,7 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
         )
     if training.lr_ratio is not None:
         return lr * training.lr_ratio
+    # with an unchanged `lr`, do not round the rate, and do not divide by 0
     return row.options["lr"] if lr == before else lr * (row.options["lr"] / before)
 
 
@@ -351,7 +353,7 @@ def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
             for row in recipe.optimizers
         ],
         "clip_norm": recipe.schedule.clip_norm,
-        "decay": decay and getattr(decay, "__name__", repr(decay)),
+        "decay": None if decay is None else getattr(decay, "__name__", repr(decay)),
         "source": recipe.schedule.source,
     }
 

@@ -102,6 +102,7 @@ def unpack(
 
     metadata, tensors, optimizers = _metadata(data), load(data), list(optimizers)
     model.load_state_dict(_under("model.", tensors))
+    # without optimizers, their part of the checkpoint is not read
     pairs = zip(optimizers, metadata["optimizers"], strict=bool(optimizers))
     for i, (optimizer, plain) in enumerate(pairs):
         state = {int(index): dict(values) for index, values in plain["state"].items()}
