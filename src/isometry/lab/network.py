@@ -343,7 +343,10 @@ USUAL = Schedule(
 
 
 def accept(kind: Any) -> Network:
-    """A `Network`, or a user's own class of networks as one, after a check."""
+    """Check a user's own network class, and make a `Network` of it.
+
+    A value that is already a `Network` is returned unchanged.
+    """
     if isinstance(kind, Network):
         return kind
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):

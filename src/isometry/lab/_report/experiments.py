@@ -141,7 +141,7 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     result: dict[str, ReportedExperiment] = {}
     for members in by_task.values():
         task = dict(about(members[0].config))
-        # the paper is not quoted for a user's own task, which may have the key of ours
+        # do not quote the paper for a user's own task, whose key may equal one of ours
         is_papers = task["as_in_paper"] and members[0].config["task"] in TASKS.ours
         paper = PAPER.get(task["key"]) if is_papers else None
         stem = for_file_name(task["key"])

@@ -29,7 +29,7 @@ def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
     Returns:
         The text of the HTML file.
     """
-    # with `autoescape`, every text is escaped that is not `Markup`
+    # `autoescape` escapes every text that is not `Markup`
     environment = Environment(
         loader=PackageLoader("isometry.lab", "_report"),
         autoescape=True,

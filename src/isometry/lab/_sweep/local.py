@@ -53,7 +53,7 @@ class Processes:
             process.kill() if kill else process.terminate()
 
     def ended(self) -> Iterator[tuple[str, str]]:
-        """Wait a moment for runs to end; yields their names and why they failed."""
+        """Wait a moment for runs to end; yield their names and why they failed."""
         for receiver in connection.wait(list(self.running), PAUSE):
             folder, process = self.running.pop(receiver)
             yield folder.name, _message(folder, process, receiver)

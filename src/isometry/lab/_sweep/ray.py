@@ -54,7 +54,7 @@ class Tasks:
             self.ray.cancel(task, force=kill)
 
     def ended(self) -> Iterator[tuple[str, str]]:
-        """Wait a moment for runs to end; yields their names and why they failed."""
+        """Wait a moment for runs to end; yield their names and why they failed."""
         for task in self.ray.wait(list(self.running), timeout=PAUSE)[0]:
             folder = self.running.pop(task)
             yield folder.name, self._message(task, folder)
@@ -90,7 +90,7 @@ def resources(config: Config) -> dict[str, float]:
 
 
 def _connected(address: str | None, cpus: int) -> Any:
-    """Connect to a Ray cluster, or start Ray on this machine; returns its module."""
+    """Connect to a Ray cluster, or start Ray on this machine; return Ray's module."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray

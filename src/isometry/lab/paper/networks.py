@@ -46,7 +46,7 @@ def layer(
     """Make a network of the given class, which takes an input size and a hidden size.
 
     The config of an old run may contain a wrong `last_only`, which is then in
-    `options`. The one of the task overrides it.
+    `options`. The task's value overrides it.
     """
     usual: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
     # torch's recurrent layers have neither `generator` nor `last_only`

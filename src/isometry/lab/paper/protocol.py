@@ -114,8 +114,8 @@ def _figure(experiment: str) -> list[PlannedRun]:
 def _table(experiment: str) -> list[PlannedRun]:
     """The runs of a table of the paper: each network and size that has a result.
 
-    First comes the smallest of each kind, then the next larger. With this order, an
-    interrupted plan has results for as many kinds as possible.
+    The smallest network of each kind comes first, then the next larger ones. With this
+    order, an interrupted plan has results for as many kinds as possible.
     """
     rows = [row for row in PAPER[experiment].rows if row.result is not None]
     options = _TASKS[experiment] | {"epochs": EPOCHS[experiment]}
