@@ -126,9 +126,9 @@ def _smooth_modrelu_adjoint_(
     z = H / torch.where(g == 0, 1.0, size)
     dot = z.real * D.real + z.imag * D.imag
     db += dot.sum(0)
-    # The derivative of g with respect to m, times 1 / m, is (epsilon - b) / m divided
-    # by (m + epsilon)^2. The product of `z` and `dot` contains this division: each of
-    # them has one factor of 1 / (m + epsilon).
+    # Since dm/dz = z / m, the change of g with m adds z (z . D) dg/dm / m, with
+    # dg/dm = (epsilon - b) / (m + epsilon)^2. The variables `z` and `dot` each contain
+    # one factor of 1 / (m + epsilon), so only (epsilon - b) / m is left.
     D.mul_(g).add_(z * ((epsilon - b) / m * dot))
 
 

@@ -113,7 +113,7 @@ class Product(AbstractGroup):
         return torch.stack([outside, *defects]).amax(0)
 
     def component(self, Q: Tensor) -> Tensor:
-        """The component of each block in its factor, side by side."""
+        """The labels of the blocks' connected components, side by side."""
         pairs = zip(self.factors, self._blocks(Q), strict=True)
         return torch.cat([factor.component(block) for factor, block in pairs], -1)
 

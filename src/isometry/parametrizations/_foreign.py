@@ -117,8 +117,8 @@ def load_foreign(
         else:
             weight = plain
             _check_weight(entry, weight)
-        # then the file has our own keys, or none for this weight
         if weight is None:
+            # the file has our own keys for this weight, or no keys at all for it
             continue
         # a copy of the constraint computes the coordinates, so that the model does not
         # change before the whole checkpoint has been checked

@@ -189,13 +189,14 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
                 /* h = g z with g = (m + b) / (m + epsilon) */
                 const REAL m = moduli[i], l = m + b[i];
                 const REAL g = l <= 0 ? 0 : l / (m + epsilon), back = g == 0 ? 0 : 1 / l;
-                /* x and y are the parts of z / (m + epsilon), which is h / (m + b) */
+                /* z / (m + epsilon), which is h / (m + b), has the real part x and the
+                 * imaginary part y */
                 const REAL x = h[2 * i] * back, y = h[2 * i + 1] * back;
                 const REAL dot = x * d[2 * i] + y * d[2 * i + 1];
-                /* The derivative of g with respect to m, times 1 / m, is `slope` divided
-                 * by (m + epsilon)^2. The products of `dot` with x and y contain this
-                 * division: one factor of 1 / (m + epsilon) is in `dot`, and the other
-                 * one is in x and y. */
+                /* Since dm/dz = z / m, the change of g with m adds z (z . d) dg/dm / m,
+                 * with dg/dm = (epsilon - b) / (m + epsilon)^2. The variables x, y and
+                 * `dot` each contain one factor of 1 / (m + epsilon), so only
+                 * (epsilon - b) / m is left. */
                 const REAL slope = (epsilon - b[i]) / m;
                 d[2 * i] = g == 0 ? 0 : g * d[2 * i] + slope * dot * x;
                 d[2 * i + 1] = g == 0 ? 0 : g * d[2 * i + 1] + slope * dot * y;

@@ -128,10 +128,11 @@ def _table(experiment: str) -> list[PlannedRun]:
     return [PlannedRun(experiment, r.model, r.hidden_size, options) for r in ranked]
 
 
-# The learning rates and retractions of our own runs, by network, and by network and
-# task. What is not listed has `lr=1e-3` and `lr_ratio=0.1`. These numbers equal the
-# defaults of the recipes in `networks`, but a new default there must not change what a
-# plan means.
+# The learning rates and retractions of our own runs: first by network, then what is
+# different on one task. A network that is not in the first table has `lr_ratio=0.1`.
+# A run for which neither the tables nor its own options give an `lr` has `lr=1e-3`.
+# The recipes in `networks` have the same defaults. They are repeated here, so that a
+# new default there does not change what a plan means.
 _OWN_RATES: dict[str, dict[str, Any]] = {
     "rgd": {"lr_ratio": 2.0, "retraction": "cayley"},
     # one optimizer updates all parameters of these networks

@@ -36,7 +36,8 @@ class PaperTable:
 
     Attributes:
         where: its number in the paper, such as "Table 2".
-        words: how its numbers were measured, after what the text says about a figure.
+        words: how its numbers were measured; for a figure, first what the paper says
+            about it.
         rows: the rows of the table; empty for a figure.
         selects_on_test: whether the numbers are the best test results of the runs.
     """
