@@ -252,8 +252,10 @@ def bases_of_all_classes() -> dict[str, list[str]]:
 
 
 def test_classes_are_abstract_or_final():
-    """Only the C backend inherits from a class whose name is not `Abstract...`.
+    """Two classes inherit from a class whose name is not `Abstract...`.
 
+    The C backend overrides methods of the other one, for reasons that it gives.
+    `ResolvedTraining` has no methods: four of its options can no longer be None.
     Autograd functions may do so too, since torch calls their static methods and makes
     no objects of them. A `TypedDict` has no methods at all.
     """
@@ -269,7 +271,7 @@ def test_classes_are_abstract_or_final():
         if base in bases and not base.startswith("Abstract")
         if not ancestors(name) & {"Function", "TypedDict"}
     }
-    assert pairs == {("NativeBackend", "Backend")}
+    assert pairs == {("NativeBackend", "Backend"), ("ResolvedTraining", "Training")}
 
 
 def has_abstract_method(definition: ast.ClassDef) -> bool:
