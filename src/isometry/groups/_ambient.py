@@ -1,7 +1,7 @@
 """Arrays of the ambient space, and their flattened forms as rows of real numbers.
 
-The ambient space of a manifold contains all arrays with the shape of a point. They are
-complex if points are.
+The ambient space of a manifold contains all arrays with the shape of a point. The
+arrays are complex if the points are complex.
 """
 
 import math
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def ambient_basis(manifold: "AbstractManifold") -> Tensor:
-    """Real basis of the arrays with the shape of a point, stacked along axis 0."""
+    """A basis of the ambient space over the real numbers, stacked along axis 0."""
     reals = math.prod(manifold.shape) * (1 + manifold.is_complex)
     return arrays(torch.eye(reals, dtype=torch.float64), manifold)
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
 
 # `_search_from_many` draws `_STARTS` random starts. For each matrix, it runs Newton's
-# method from its argument `A` and from the best `_FOLLOWED` of the random starts, with
-# at most `_NEWTON_STEPS` steps.
+# method from its argument `A`, and from the `_FOLLOWED` random starts whose
+# exponentials are closest to the matrix. Each run has at most `_NEWTON_STEPS` steps.
 _STARTS, _FOLLOWED, _NEWTON_STEPS = 128, 4, 12
 
 # in `_independent`, singular values up to this count as zero
@@ -30,18 +30,20 @@ _ZERO = 1e-6
 
 @functools.lru_cache(maxsize=64)
 def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
-    """Orthonormal basis of the algebra, and the coordinates of its elements.
+    """Orthonormal basis of the Lie algebra, and free coordinates of its elements.
 
-    The first result has the elements of the basis as rows, flattened by `flat`. In the
-    second, each row has the coordinates of one element, with the smallest norm. Both
-    are in double precision, and are cached for the 64 groups used last.
+    Both results are matrices with one row for each element of the basis. A row of the
+    first is the element itself, flattened by `flat`. A row of the second is, also
+    flattened, the `X` of smallest norm for which `group.algebra(X)` is the element.
+    Both are in double precision, and are cached for the 64 groups used last.
     """
     # Later callers get the cached basis too, and their default device or autograd mode
     # may differ. So the basis must not depend on either.
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
         A = group.algebra(ambient_basis(group))
         _check_skew(group, A)
-        # the map from coordinates to the algebra is c -> c @ flat(A), for rows c
+        # if coordinates X are flattened to a row c, `group.algebra(X)` flattened is
+        # c @ flat(A)
         U, s, Vh = torch.linalg.svd(flat(A, group), full_matrices=False)
         rank = int((s > 1e-10 * s.max()).sum()) if A.numel() else 0
         return Vh[:rank], (U[:, :rank] / s[:rank]).mT
@@ -63,12 +65,13 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     r"""An element $A$ of the Lie algebra with $\exp A = Q$, for a unitary `Q`.
 
     $A$ is the principal logarithm if that is in the algebra. In a representation of
-    high weight it may not be. For example, a rotation of SO(3) by an angle up to $\pi$
-    acts on traceless symmetric matrices with twice the angle, up to $2\pi$. In that
-    case Newton's method finds $A$. It starts from the projection of the principal
-    logarithm onto the algebra. If that fails, it starts from results of `torus_log`,
-    and then from random elements. If `Q` is not in the group, $\exp A$ is a point of
-    the group that Newton's method finds close to `Q`.
+    high weight it may be outside. For example, a rotation by $\theta \le \pi$ in SO(3)
+    acts on traceless symmetric matrices with angles of up to $2\theta$, which may
+    exceed $\pi$. Where the principal logarithm is outside, Newton's method finds $A$.
+    Its first start is the projection of the principal logarithm onto the algebra. If
+    Newton's method fails, it starts again from results of `torus_log`, and then from
+    random elements. If `Q` is not in the group, $\exp A$ is a point of the group that
+    Newton's method finds close to `Q`.
     """
     check_has_numbers(Q, name="Q")
     A = group.algebra_projection(logm_unitary(Q))
@@ -158,14 +161,17 @@ def _units(group: "AbstractGroup", *, like: Tensor) -> Tensor:
 
 
 def _derivatives(A: Tensor, units: Tensor) -> Tensor:
-    r"""$e^{-A} D\exp(A)[U]$ for each $U$ in `units`, stacked along a new axis."""
+    r"""$e^{-A} D\exp(A)[U]$ for each $U$ in `units`, stacked along axis -3."""
     pairs = torch.broadcast_tensors(A[..., None, :, :], units)
     Q, L = frechet(*(x.contiguous() for x in pairs))
     return Q.mH @ L
 
 
 def _components(units: Tensor, X: Tensor) -> Tensor:
-    """Coefficients of `X` in the orthonormal basis `units`, along the last axis."""
+    """Coefficients, along the last axis, of the projection of `X` onto the algebra.
+
+    The projection is the sum of the coefficients times the orthonormal `units`.
+    """
     return torch.einsum("aij,...ij->...a", units.conj(), X).real
 
 
@@ -198,21 +204,24 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
 
 
 def _far(A: Tensor, Q: Tensor) -> Tensor:
-    # True for each matrix that needs another start. If two points of the group are
-    # closer than 0.3, the logarithm of their quotient is usually small and in the
-    # algebra, so Newton's method converges quickly. If it ended farther from Q, it has
-    # failed.
+    # True for each matrix that needs another start because exp A is far from Q. Once
+    # Newton's method is closer than 0.3, the logarithm of e^-A Q is usually small and
+    # in the algebra, and the method converges quickly. If the method ended farther from
+    # Q, it has failed.
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
 def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
-    """Logarithms by Newton's method, from `A` and from the best random starts."""
+    """Logarithms by Newton's method, from `A` and from the best random starts.
+
+    For each matrix, the result is the one whose exponential is closest to `Q`.
+    """
     # random elements of the algebra, with largest angles of up to a full turn
     c = fixed_gaussian(_STARTS, len(units), dtype=torch.float64, seed=1).to(
         units.device
     )
     starts = _combination(c, units)
-    # in an algebra of dimension 0 the norm is 0
+    # `clamp` avoids 0 / 0 in an algebra of dimension 0, where every norm is 0
     norm = torch.linalg.matrix_norm(starts, 2).clamp(min=torch.finfo(c.dtype).eps)
     radius = 2 * math.pi * torch.linspace(0, 1, _STARTS, device="cpu").to(c)
     starts = starts * (radius / norm)[:, None, None]
@@ -248,26 +257,29 @@ def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
 
 
 def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
-    r"""A short $A$ with $\exp A = Q$, up to `slack`, in one maximal torus.
+    r"""A short $A$ in one maximal torus, with $\exp A = Q$ up to `slack`.
 
-    A logarithm commutes with $Q$. The elements of the algebra that commute with $Q$ are
-    the null space of $\operatorname{Ad}_Q - 1$. Take a generic element of this null
-    space. The elements of the null space that commute with this element form a maximal
-    torus, whose exponential contains $Q$. $Q$ and all elements of the torus have common
-    eigenvectors. On eigenvector $j$, let basis element $a$ of the torus have the angle
-    $w_{aj}$, and $Q$ the angle $\theta_j$. Then $A$ has coefficients $c$ with
+    Every logarithm of $Q$ commutes with $Q$. The elements of the algebra that commute
+    with $Q$ are the null space of $\operatorname{Ad}_Q - 1$. Take a generic element of
+    this null space. The elements of the null space that commute with this element form
+    a maximal torus of the algebra. If $Q$ is in the identity component of the group,
+    $Q$ is the exponential of an element $A$ of this torus. $Q$ and all elements of the
+    torus have common eigenvectors. On eigenvector $j$, let basis element $a$ of the
+    torus have the angle $w_{aj}$, and $Q$ the angle $\theta_j$. Then the coefficients
+    $c$ of $A$ satisfy
 
     $$ \sum_a c_a w_{aj} = \theta_j + 2 \pi k_j $$
 
     for integers $k_j$. Choose independent columns $j$ of $w$, as many as $c$ has
     entries. The $k_j$ of these columns determine $c$, and small integers are tried for
-    them. The result is the shortest $A$ that also fits the other columns.
+    these $k_j$. The result is the shortest $A$ for which the equations of all other
+    columns hold too, up to `slack`.
 
     Args:
         Q: one matrix, `(n, n)`.
         units: orthonormal basis of the algebra, `(d, n, n)`.
-        slack: commutators below this number count as zero, and so do differences of
-            angles, measured in full turns.
+        slack: singular values below this number count as zero when the null spaces are
+            computed, and so do differences of angles, measured in full turns.
 
     Returns:
         The logarithm; None if none was found, for example because `Q` is not in the
@@ -284,7 +296,8 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
     r = len(torus)
     if len(columns) < r:
         return None
-    # five windings of each angle, or fewer if there are too many combinations
+    # five integers are tried for each k_j, or fewer if there would be too many
+    # combinations
     windings = range(-2, 3) if r <= 6 else range(-1, 2) if r <= 9 else range(1)
     k = theta.new_tensor(list(itertools.product(windings, repeat=r)))
     goal = theta[columns] + 2 * math.pi * k
@@ -312,9 +325,9 @@ def _torus(Q: Tensor, units: Tensor, slack: float) -> Tensor:
 def _null_space(images: Tensor, units: Tensor, slack: float) -> Tensor:
     """Orthonormal basis of the combinations of `units` that a linear map takes to zero.
 
-    The rows of `images` are the images of the `units`. There must be at least as many
-    columns as rows: otherwise the reduced decomposition would omit part of the null
-    space.
+    The rows of `images` are the images of the `units`. `images` must have at least as
+    many columns as rows: otherwise the reduced singular value decomposition would omit
+    part of the null space.
     """
     U, s, _ = torch.linalg.svd(images, full_matrices=False)
     return _combination(U.mT[s < slack], units)
@@ -327,10 +340,9 @@ def _generic(units: Tensor) -> Tensor:
 
 
 def _independent(weights: Tensor) -> list[int]:
-    """Indices of linearly independent columns, the shortest first.
+    """Indices of linearly independent columns of `weights`, the shortest first.
 
-    If the rows are independent, there are as many columns as rows. Otherwise there are
-    fewer.
+    There are as many indices as `weights` has rows, or fewer if the rows are dependent.
     """
     columns: list[int] = []
     for j in torch.linalg.vector_norm(weights, dim=0).argsort().tolist():

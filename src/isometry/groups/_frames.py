@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: tangent vectors in the state of an optimizer, keyed by name
 Vectors = dict[str, Tensor]
-#: factor of a vector in a step: a number, or a tensor that broadcasts with the vector
+#: number by which a step multiplies its vector, or a tensor that broadcasts with it
 Scale = float | Tensor
 
 # If a point has this defect or more, `settle` returns NaN, because the nearest
@@ -67,9 +67,9 @@ class AbstractFrame(ABC):
         These rules average the squares over steps, and divide the vector by the square
         root of the average. The shape of the result broadcasts with the vector.
 
-        By default it is one number for each vector: the squared norm of the array,
-        divided by the number of real numbers in a point. Single entries of vectors at
-        different points cannot be compared.
+        By default the result is the mean, one number for each vector, because single
+        entries of vectors at different points cannot be compared. The mean is the
+        squared norm of the array, divided by the number of real numbers in a point.
         """
         total = torch.linalg.vector_norm(V.flatten(1), dim=1).square_()
         reals = math.prod(self.manifold.shape) * (1 + self.manifold.is_complex)
@@ -118,7 +118,7 @@ class BodyFrame(AbstractFrame):
         self.manifold = self.group = group
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        """The projection of `Q^H G` onto the Lie algebra; for O(n), its skew part."""
+        """The projection of `Q^H G` onto the algebra; in O, SO and U, its skew part."""
         U = torch.bmm(Q.mH, G, out=recycled(Q.shape, Q))
         if self.group.is_unrestricted:
             A = torch.sub(U, U.mH, out=recycled(Q.shape, Q))
@@ -155,7 +155,8 @@ class BodyFrame(AbstractFrame):
         change = retraction.increment(A)
         if change is None:
             # The rounding errors of this product are proportional to the size of Q, not
-            # of the step. So remove them now, and not only at the next `polish`.
+            # of the step. So `settle` removes them now; the next `polish` may be many
+            # steps away.
             P = Q @ self.group.algebra_retraction(A, retraction)
             length = torch.linalg.matrix_norm(A)
             P = settle(P, length)
@@ -175,13 +176,13 @@ class BodyFrame(AbstractFrame):
 class AmbientFrame(AbstractFrame):
     """A frame for any manifold, with tangent vectors as arrays of the ambient space.
 
-    `square` is the mean of a vector's squared entries, which does not change under
-    rotations.
+    `square` is the mean of a vector's squared entries, a number that does not change
+    under rotations.
     """
 
     # A Riemannian gradient is tangent only up to a rounding error. This error is
-    # proportional to the Euclidean gradient, which may be much larger. So every step
-    # ends with a polish.
+    # proportional to the Euclidean gradient, which may be much larger than the
+    # Riemannian gradient. So every step ends with a polish.
     polish_every = 1
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
@@ -208,11 +209,12 @@ class AmbientFrame(AbstractFrame):
 
 
 class TallFrame(AbstractFrame):
-    r"""A frame for tall matrices: $E = Q\,\Omega + E_\perp$ as $(\Omega, E_\perp)$.
+    r"""A frame for tall matrices: $(\Omega, E_\perp)$ stands for $Q\,\Omega + E_\perp$.
 
     Here $\Omega^H = -\Omega$ and $Q^H E_\perp = 0$. The two matrices are stacked in one
     array with $k + n$ rows. The skew matrix $A = E_\perp Q^H - Q E_\perp^H + Q \Omega
-    Q^H$ moves $Q$ along $E$. With $Z = (Q, E_\perp)$ and $\varphi(x) = (e^x - 1)/x$,
+    Q^H$ moves $Q$ along $E = Q\,\Omega + E_\perp$. With $Z = (Q, E_\perp)$ and
+    $\varphi(x) = (e^x - 1)/x$,
 
     $$ P = e^A Q = Q + Z\, \varphi(J Z^H Z)\, J Z^H Q, \qquad
        J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
@@ -223,7 +225,8 @@ class TallFrame(AbstractFrame):
 
     For Cayley and Pade, their rational function replaces the exponential. Steps longer
     than about a radian use `Stiefel.step` instead, and so do all steps by maps without
-    `quotient`, such as polar and qr. Vectors are transported by
+    `quotient`, such as polar and qr. A tangent vector $F = Q\,\Omega_F + F_\perp$ is
+    transported by
 
     $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
 
@@ -303,11 +306,11 @@ def _coefficients(
 ) -> Tensor | None:
     r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for a retraction $\phi$.
 
-    As in `TallFrame`, $M = J Z^H Z$ and $R = J Z^H Q$. `S` is $E_\perp^H E_\perp$. `B`
-    is $Q^H E_\perp$, which is not exactly zero because of rounding. Here $\Omega$ and
-    $E_\perp$ belong to the step itself, so they include its scale. The result is None
-    if a step of the batch is long or not finite, or if the retraction does not
-    implement `quotient`.
+    In the notation of `TallFrame`, $M = J Z^H Z$ and $R = J Z^H Q$. The caller passes
+    `B` $= Q^H E_\perp$, which is not exactly zero because of rounding, and `S`
+    $= E_\perp^H E_\perp$. Here $\Omega$ and $E_\perp$ are already multiplied by the
+    scale of the step. The result is None if a step of the batch is long or not finite,
+    or if the retraction does not implement `quotient`.
     """
     # the two terms are upper bounds on the spectral norms of Omega and of E_perp
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()

@@ -26,11 +26,11 @@ from isometry.groups._nearest import determinant, nearest_rotation
 from isometry.linalg import expm_skew
 from isometry.linalg._norms import krylov_norm, spectral_norm
 
-# Number of factors in the random walk of `random`. Under the Haar measure, the mean of
-# every nontrivial irreducible representation is zero. Under the distribution of a
-# single factor, the norm of the mean is about the fraction of the representation's
-# weights that are zero. In SO(3) it is at most 1/3. The means of the factors multiply,
-# so in SO(3) the norm for the whole walk is at most 3^-16 = 2e-8.
+# Number of factors in the random walk of `random`. Let rho be a nontrivial irreducible
+# representation. If Q has the Haar measure, the mean of rho(Q) is zero. If Q is one
+# factor of the walk, the norm of this mean is about the fraction of the weights of rho
+# that are zero, which is at most 1/3 in SO(3). The means of independent factors
+# multiply, so for the end of the walk in SO(3) the norm is at most 3^-16 = 2e-8.
 _WALK = 16
 
 
@@ -43,10 +43,10 @@ class AbstractGroup(AbstractManifold):
     linear and onto). All other methods have defaults that follow from the algebra,
     except that `rank` is None and `torus` raises an error. The groups of this package
     replace some defaults with closed forms, and `isometry.testing.check_manifold`
-    compares most of these with the defaults. A group that is not connected sets
-    `is_connected = False`, because its algebra describes only the identity component.
-    If the sign of the determinant does not tell its components apart, it also overrides
-    `component`.
+    compares most of the closed forms with the defaults. A group that is not connected
+    sets `is_connected = False`, because its algebra describes only the identity
+    component. If the sign of the determinant does not tell the connected components of
+    a group apart, the group also overrides `component`.
 
     Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
 
@@ -57,8 +57,8 @@ class AbstractGroup(AbstractManifold):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         # `is_unrestricted` is a statement about the `algebra` of the class that sets
-        # it. If this class has a different `algebra`, the statement may be false here,
-        # so this class counts as restricted.
+        # it, `source`. If `cls` has a different `algebra`, the statement may be false
+        # for `cls`, so `cls` counts as restricted.
         source = next(c for c in cls.__mro__ if "is_unrestricted" in vars(c))
         if getattr(source, "algebra", None) is not cls.algebra:
             cls.is_unrestricted = False
@@ -83,7 +83,7 @@ class AbstractGroup(AbstractManifold):
 
     @property
     def dimension(self) -> int:
-        """Dimension of the group: the rank of `algebra`."""
+        """Dimension of the group: the rank of the linear map `algebra`."""
         return len(self._basis()[0])
 
     # `constant_in_graphs` marks this method and not the function `basis`, because
@@ -93,9 +93,10 @@ class AbstractGroup(AbstractManifold):
         return basis(self)
 
     def _expand(self, X: Tensor, images: Tensor) -> Tensor:
-        """A linear map of the algebra, applied to the projection of `X` onto it.
+        """The value of a linear map at the projection of `X` onto the Lie algebra.
 
-        The rows of `images` are the values of the map at the elements of the basis.
+        Each row of `images` is the value of the map at one element of the orthonormal
+        basis of the algebra, flattened by `flat`.
         """
         components = flat(X, self) @ self._basis()[0].mT.to(X.real)
         return arrays(components @ images.to(components), self)
@@ -105,7 +106,7 @@ class AbstractGroup(AbstractManifold):
         return self._expand(A, self._basis()[1])
 
     def algebra_projection(self, X: Tensor) -> Tensor:
-        """Element of the Lie algebra closest to any matrix `X`."""
+        """Element of the Lie algebra closest to `X`, which may be any matrix."""
         return self._expand(X, self._basis()[0])
 
     def algebra_log(self, Q: Tensor) -> Tensor:
@@ -113,8 +114,8 @@ class AbstractGroup(AbstractManifold):
 
         If the principal logarithm is in the Lie algebra, it is returned. Otherwise
         Newton's method finds a logarithm in the algebra, not always the shortest one.
-        The numbers in `Q` decide what is computed, so this is not possible on the meta
-        device and in `torch.vmap`. Override this method in a group with a closed form.
+        The numbers in `Q` decide what is computed, so the method fails on the meta
+        device and in `torch.vmap`. A group with a closed form should override it.
         """
         return derived_log(self, Q)
 
@@ -158,8 +159,9 @@ class AbstractGroup(AbstractManifold):
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         r"""$Q \log(Q^H P)$, with the logarithm that `algebra_log` computes.
 
-        In SO(n) and U(n) its geodesic is a shortest one, and the only shortest one if
-        no angle of $Q^H P$ is $\pi$. Points in different components have no logarithm.
+        In SO(n) and U(n) this vector is the velocity of a shortest geodesic from `Q` to
+        `P`, which is the only shortest one if no angle of $Q^H P$ is $\pi$. Points in
+        different connected components have no logarithm.
         """
         self.check_tensors(Q=Q, P=P)
         try:
@@ -206,9 +208,9 @@ class AbstractGroup(AbstractManifold):
     def largest_angle(self, X: Tensor, B: Base) -> Tensor:
         """Estimate of the largest angle of the skew matrix with coordinates `X`.
 
-        For Gaussian coordinates the estimate is up to 10 percent too large. It was
-        never too small in tests with 400 seeds and sizes up to 1024. It does not depend
-        on `B`. Cost: about 20 matrix-vector products.
+        The estimate is at most 10 percent too large. For Gaussian coordinates it was
+        never too small, in tests with 400 seeds and sizes up to 1024. It does not
+        depend on `B`. Cost: about 20 matrix-vector products.
         """
         del B
         # For Gaussian matrices `krylov_norm` was up to 8.4 percent below the norm. The
@@ -219,10 +221,10 @@ class AbstractGroup(AbstractManifold):
         return 1.1 * krylov_norm(A, v)
 
     def angles(self, X: Tensor) -> Tensor:
-        r"""Ascending angles $\theta$ in $A = V \operatorname{diag}(i \theta) V^H$.
+        r"""Ascending angles $\theta$ of the skew matrix $A$ with the coordinates `X`.
 
-        $A$ is the element of the Lie algebra with coordinates `X`, in double precision.
-        If $A$ is not finite, the angles are NaN.
+        These are the $\theta$ in $A = V \operatorname{diag}(i \theta) V^H$, computed in
+        double precision. If $A$ is not finite, the angles are NaN.
         """
         A = self.algebra(X)
         A = A.to(torch.promote_types(A.dtype, torch.float64))
@@ -236,8 +238,8 @@ class AbstractGroup(AbstractManifold):
 
         Here $\phi$ is the retraction at the identity.
         """
-        # Every read of a weight calls this method, with a map that was checked before.
-        # Skip `resolve` in that case, because it takes time.
+        # Whenever a weight is computed, this method is called with a retraction that
+        # has been checked before. It need not pass through `resolve`, which takes time.
         is_checked = isinstance(retraction, self.maps)
         if not is_checked or not isinstance(retraction, AbstractRetraction):
             retraction = self.resolve(retraction)
@@ -294,10 +296,10 @@ class AbstractGroup(AbstractManifold):
         The samples are the ends of random walks: products of exponentials of Gaussian
         elements of the Lie algebra. The error decreases exponentially with the number
         of factors. The Gaussian elements have standard deviation $\pi \sqrt n$ in every
-        direction (in a complex group, $\pi \sqrt{n / 2}$). A unit vector of the algebra
-        has an angle of $1 / \sqrt n$ or more, so one standard deviation along it is a
-        rotation by at least $\pi$ (or $\pi / \sqrt 2$). The walk is computed in double
-        precision.
+        direction (in a complex group, $\pi \sqrt{n / 2}$). The largest angle of a unit
+        vector of the algebra is at least $1 / \sqrt n$, so one standard deviation along
+        this vector is a rotation by at least $\pi$ (in a complex group,
+        $\pi / \sqrt 2$). The walk is computed in double precision.
         """
         dtype = self.resolve_dtype(options.pop("dtype", None))
         options["dtype"] = torch.promote_types(dtype, torch.float64)
@@ -335,8 +337,8 @@ class AbstractClassicalGroup(AbstractGroup):
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples from the Haar measure: the points nearest to Gaussian matrices.
 
-        The distribution of a Gaussian matrix does not change if it is multiplied by a
-        point. If that also multiplies the nearest point, as here, then samples have the
-        same property.
+        Multiplying a Gaussian matrix by a point does not change its distribution. If it
+        also multiplies the nearest point, as it does in Sp and Torus, the distribution
+        of the nearest point does not change either, so it is the Haar measure.
         """
         return self.nearest(self.gaussian(*batch, **options))

@@ -74,7 +74,8 @@ class AbstractManifold(AbstractFullPrecision, ABC):
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """Riemannian gradient: the tangent vector that represents `G` in the metric.
 
-        This is the projection of `G` if the metric comes from the ambient space.
+        By default it is the projection of `G`, which is correct in the metric of the
+        ambient space.
         """
         return self.project(Q, G)
 
@@ -110,15 +111,15 @@ class AbstractManifold(AbstractFullPrecision, ABC):
 
     @property
     def rank(self) -> int | None:
-        """Number of angles that `from_angles` takes; None if there is no such torus.
+        """Number of angles that `from_angles` takes; None if no torus is defined.
 
-        In a group this is the dimension of a maximal torus; SU(n) takes one angle more,
-        and subtracts the mean.
+        In a group it is the dimension of a maximal torus, except that SU(n) takes one
+        angle more, and subtracts the mean.
         """
         return None
 
     def from_angles(self, theta: Tensor) -> Tensor:
-        """The origin, moved by the element of a maximal torus with angles `theta`."""
+        """The origin, turned by the angles `theta` of a torus; by default, an error."""
         del theta
         raise no_torus(self)
 
@@ -237,7 +238,7 @@ class AbstractManifold(AbstractFullPrecision, ABC):
         return torch.where(apart, length, square.detach().sqrt())
 
     def geodesic(self, Q: Tensor, P: Tensor, t: Tensor | float) -> Tensor:
-        """The point at time `t` on the geodesic of `log`, from `Q` at 0 to `P` at 1.
+        """Point at time `t` on the geodesic that `log` finds: `Q` at 0, `P` at 1.
 
         Args:
             Q: points.
@@ -252,8 +253,8 @@ class AbstractManifold(AbstractFullPrecision, ABC):
     def mean(self, Q: Tensor, *, weights: Tensor | None = None) -> Tensor:
         r"""Riemannian mean of points: it minimizes $\sum_i w_i\, d(M, Q_i)^2$.
 
-        The mean is unique if the points lie in a small ball; on SO(3), if every point
-        is less than a rotation by $\pi / 2$ away from some center. Autograd
+        The mean is unique if the points lie in a small ball. On SO(3) it is unique if
+        rotations by less than $\pi / 2$ lead from some center to all points. Autograd
         differentiates through all iterations.
 
         Args:

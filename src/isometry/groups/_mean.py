@@ -57,7 +57,8 @@ def _check_weights(weights: Tensor, count: int) -> None:
     w = w if w.is_complex() else w.double()
     total, size = w.sum().abs(), w.abs().sum()
     # If weights cancel, their sum is only a rounding error: in float32, about 1e-7
-    # times the sum of their sizes. The condition is written so that NaN fails.
+    # times the sum of their absolute values. The condition is written so that NaN
+    # fails.
     if not bool(total > 1e-6 * size) or not bool(size.isfinite()):
         raise ValueError(
             f"`weights` must be finite, and their sum, by which they are divided, "

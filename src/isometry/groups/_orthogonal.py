@@ -29,7 +29,7 @@ class AbstractOrthogonal(AbstractUnrestrictedGroup):
         return self.n // 2
 
     def torus(self, theta: Tensor) -> Tensor:
-        r"""Skew matrix with diagonal blocks, one for each angle.
+        r"""Skew matrix with 2 x 2 blocks on the diagonal, one for each angle.
 
         $$ \begin{pmatrix} 0 & -\theta \\ \theta & 0 \end{pmatrix} $$
         """
@@ -51,10 +51,10 @@ class SO(AbstractOrthogonal):
     """
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor, if it is a rotation.
+        """The rotation nearest to `X`: its polar factor, if that is a rotation.
 
-        If it is a reflection, the singular vector of the smallest singular value is
-        reversed.
+        If the polar factor is a reflection, the singular vector of the smallest
+        singular value is reversed.
         """
         return nearest_rotation(X)
 
@@ -88,7 +88,10 @@ class SO(AbstractOrthogonal):
         return super().refusal(Q, bound, dtype, name=name, projection=projection)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples from the Haar measure; a column is negated if `det Q` is -1."""
+        """Samples from the Haar measure on SO(n).
+
+        A sample on O(n) is drawn, and its last column is negated if `det` is -1.
+        """
         return turn_last_column(super().random(*batch, **options))
 
 
@@ -98,9 +101,10 @@ class O(AbstractOrthogonal):  # noqa: E742 - the group's name in every textbook
 
     $$ \mathfrak{o}(n) = \mathfrak{so}(n), \qquad \dim = n (n-1) / 2. $$
 
-    It has two components, the rotations and the reflections. A retraction stays in the
-    component of its starting point, and a weight stays in the component of its base.
-    By default, `isometry.orthogonal` constrains a square real weight to this group.
+    It has two connected components: matrices of determinant $+1$ and of determinant
+    $-1$. A retraction stays in the component of its starting point, and a weight stays
+    in the component of its base. By default, `isometry.orthogonal` constrains a square
+    real weight to this group.
 
     Args:
         n: size of the matrices.

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from isometry._torch import autocast_off
 
-# `point` computes the weight at every training step, already outside of autocast, and
-# switches autocast off itself where it multiplies. The other methods do not multiply.
+# Methods that are not wrapped. Layers call `point` to compute a weight, already outside
+# of autocast, and the `point` of this package's manifolds switches autocast off itself
+# where it multiplies. The other methods in this set do not multiply.
 _UNCHANGED = {"point", "frame", "resolve", "resolve_coordinates", "resolve_dtype"}
 
 
@@ -19,20 +20,22 @@ class AbstractFullPrecision:
     """A base class whose methods switch autocast off, also in subclasses.
 
     Inside `torch.autocast`, products of float32 matrices are computed in bfloat16 or
-    float16, and a point is then off its manifold by 1e-2. The public methods are
-    wrapped when a class is made, also the methods of a user's class and of its other
-    base classes. A user's own `point` is not: layers call it outside of autocast.
+    float16, and a point is then off its manifold by 1e-2. So when a subclass is made,
+    its public methods are wrapped, and so are the methods that it inherits from other
+    base classes, such as a user's mixin. The methods in `_UNCHANGED` are not wrapped.
+    One of them is `point`, also in a user's class: layers call it outside of autocast.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # base classes of another family, such as a user's mixin, are not wrapped yet
+        # Base classes that do not inherit from `AbstractFullPrecision`, such as a
+        # user's mixin, were not wrapped when they were made.
         others = [c for c in cls.__mro__ if not issubclass(c, AbstractFullPrecision)]
         for owner in (cls, *others):
             for name, method in list(vars(owner).items()):
                 if name.startswith("_") or name in _UNCHANGED:
                     continue
-                # a class before `owner` may have overridden the method
+                # a class before `owner` in `cls.__mro__` may have overridden the method
                 is_used = getattr(cls, name) is method
                 if is_used and isinstance(method, FunctionType):
                     setattr(cls, name, _in_full(method))
@@ -50,7 +53,10 @@ def _in_full(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    """The device of the first tensor; without one, where `random` makes its samples."""
+    """The device of the first tensor argument.
+
+    Without one, it is the device on which `random` draws its samples.
+    """
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             return value.device

@@ -68,7 +68,7 @@ class Product(AbstractGroup):
         return sum(known) if len(known) == len(ranks) else None
 
     def algebra(self, X: Tensor) -> Tensor:
-        """Elements of the factors' algebras, from the blocks on the diagonal of `X`."""
+        """Block-diagonal matrix: the `algebra` of each factor, at its block of `X`."""
         return self._each("algebra", X)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class Product(AbstractGroup):
         return self._each("polish", Q)
 
     def defect(self, Q: Tensor) -> Tensor:
-        """The larger of the blocks' worst defect and the norm of all other entries."""
+        """The worst defect of a block, or the norm of all other entries if larger."""
         blocks = self._blocks(Q)
         outside = torch.linalg.matrix_norm(Q - _block_diagonal(blocks))
         pairs = zip(self.factors, blocks, strict=True)

@@ -67,8 +67,9 @@ class Sphere(AbstractManifold):
         If `P = -Q`, all directions lead from `Q` to `P`, and one of them is chosen.
         """
         self.check_tensors(Q=Q, P=P)
-        # Fake tensors have no values, and inside torch.func values cannot be read. In
-        # these cases, the logarithm between the two components is NaN.
+        # In S^0, the points 1 and -1 have no logarithm, and `check_joined` raises an
+        # error. It must read the values, but fake tensors have none, and inside
+        # torch.func they cannot be read. There the logarithm is NaN instead.
         if not (self.is_connected or is_fake(Q) or transforms()):
             here, there = self.component(Q), self.component(P)
             check_joined(here, there, remedy="Negate `P`.")

@@ -83,9 +83,9 @@ class Stiefel(AbstractUnrestricted):
         """
         check_angles(theta, self.rank)
         # A real rotation turns the planes of the axes (1, 2), (3, 4), and so on. So its
-        # first k columns are also columns of a smaller rotation, of size k, or k + 1 if
-        # k is odd, padded with zeros. In the complex case the matrix is diagonal, so
-        # size k is enough.
+        # first k columns are the first k columns of a smaller rotation, padded with
+        # zeros. The size of the smaller rotation is k, or k + 1 if k is odd. In the
+        # complex case the matrix is diagonal, so size k is enough.
         k = self.k
         group = U(k) if self.is_complex else O(k + k % 2)
         columns = group.from_angles(theta[..., : group.rank])[..., :k]
@@ -129,8 +129,8 @@ class Stiefel(AbstractUnrestricted):
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         """The logarithm, by an iteration on matrices with at most 2k rows.
 
-        Its geodesic is the shortest one if the distance between the points is below
-        about 0.9 pi.
+        It is the velocity of the shortest geodesic from `Q` to `P` if the distance
+        between the points is below about 0.9 pi.
         """
         self.check_tensors(Q=Q, P=P)
         return stiefel_log(Q, P)
@@ -138,10 +138,10 @@ class Stiefel(AbstractUnrestricted):
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         r"""$\frac14 \lVert [X, Y]_m \rVert^2 + \lVert [X, Y]_h \rVert^2$.
 
-        This is the formula for orthonormal tangent vectors, where the squared norm is
-        half of the group's. $X$ and $Y$ are the skew matrices that move $Q$ along $E$
-        and $F$. The isotropy algebra $h$ is the block that leaves $Q$ fixed, and $m$ is
-        its complement.
+        This is the formula for orthonormal $E$ and $F$. $X$ and $Y$ are the skew
+        matrices that move $Q$ along $E$ and $F$, and their squared norm here is half of
+        the group's. The subscripts denote parts of a skew matrix: the isotropy algebra
+        $h$ is the block that leaves $Q$ fixed, and $m$ is its orthogonal complement.
 
         References:
             [ONe83] chapter 11, corollary 11 for normal homogeneous spaces.
@@ -167,7 +167,7 @@ class Stiefel(AbstractUnrestricted):
         return math.pi - spectral_norm(_skew_in_span(Q, E))
 
     def point(self, X: Tensor, B: Base, retraction: RetractionLike = EXP) -> Tensor:
-        """The retraction of `B` along `X`; the normal part of `X` has no effect."""
+        """Point that the retraction reaches from `B` along the tangent part of `X`."""
         return self.resolve(retraction).tall(X, B)
 
 

@@ -26,10 +26,10 @@ from isometry.groups._nearest import nearest_rotation, normal_part, turn_last_co
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
-# The search adds columns to P to make it a square matrix. Then `_turn` rotates these
-# columns: it converges slowly, but even if P is far from Q. Newton's method follows. If
-# Newton's method fails, the search restarts with different additional columns. These
-# constants limit the steps of `_turn`, the steps of Newton's method, and the restarts.
+# Limits on the steps of `_turn`, the steps of Newton's method, and the restarts of the
+# search. The search adds columns to P to make it a square matrix. Then `_turn` rotates
+# these columns: it converges slowly, but even if P is far from Q. Newton's method
+# follows. If it fails, the search restarts with different additional columns.
 _TURNS, _SHOTS, _RESTARTS = 20, 30, 20
 # Newton's method has failed if a geodesic ends farther from P than this number times
 # the number of columns
@@ -60,11 +60,11 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     shortest if the distance is below about $0.9 \pi$. Beyond that, the method converged
     for every pair that we tried, but the geodesic need not be the shortest.
 
-    The gradient is tangent, and follows from the implicit function theorem:
+    The derivative follows from the implicit function theorem:
     $dE = J^{-1} (dP - D_Q \exp_Q(E)[dQ])$ in the tangent space, with $J$ the derivative
-    of $\exp_Q$ at $E$. It has a pole where $J$ is singular, at conjugate points.
-    Derivatives nest to any order and in any mode, except forward over forward. If a
-    matrix is not finite, its logarithm is NaN.
+    of $\exp_Q$ at $E$. It has a pole where $J$ is singular, at conjugate points. The
+    gradient is tangent. Derivatives nest to any order and in any mode, except forward
+    over forward. If a matrix is not finite, its logarithm is NaN.
 
     Cost: up to 21 logarithms of matrices with at most $2k$ rows and, beyond a distance
     of about 1, a few steps of Newton's method. If Newton's method fails, the search
@@ -110,9 +110,10 @@ class _StiefelLog(Implicit):
         finite = is_finite(Q) & is_finite(P)
         eye = torch.eye(n, k, dtype=Q.dtype, device=Q.device)
         Q, P = torch.where(finite, Q, eye), torch.where(finite, P, eye)
-        # The search uses coordinates in an orthonormal basis of the span of Q and P.
-        # Decompose Q and P together. The part of P that is orthogonal to Q may not have
-        # full rank, so it cannot be decomposed alone.
+        # The search uses coordinates in an orthonormal basis of the span of Q and P,
+        # which consists of the columns of Q and N. To compute N, decompose Q and P
+        # together. The part of P that is orthogonal to Q may not have full rank, so it
+        # cannot be decomposed alone.
         N = torch.linalg.qr(torch.cat([Q, P], -1)).Q[..., k:]
         # The columns of P are in the span of Q and N only up to rounding. The
         # Newton-Schulz step makes the columns of V orthonormal again.
@@ -199,8 +200,9 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
     worst = math.inf
     for _ in range(_SHOTS):
         rest = torch.linalg.matrix_norm(P - expm_tall(E, origin))
-        # The rounding error of `rest` is about 4e-15 k. If `rest` is at most `_FAR * k`
-        # before a step, it is down to that error after the step, and the loop ends.
+        # The rounding error of `rest` is about 4e-15 k, so a smaller `rest` cannot be
+        # reduced. A step from a `rest` of at most `_FAR * k` leaves only the rounding
+        # error, so the loop ends after such a step.
         at = (rest > 4e-15 * k).nonzero()[:, 0]
         if len(at) == 0 or worst <= _FAR * k:
             break
@@ -220,8 +222,8 @@ def _completion(V: Tensor) -> Tensor:
     """Rotation or unitary matrix with first columns `V`, as close to I as possible."""
     k = V.shape[-1]
     rest = torch.linalg.qr(V, mode="complete").Q[..., k:]
-    # Make the determinant 1. If the matrix is real, the line after this one does not
-    # change the determinant, because it multiplies by a rotation.
+    # Make the determinant 1. If V is real, the product with `nearest_rotation` below
+    # does not change the determinant.
     rest = turn_last_column(torch.cat([V, rest], -1))[..., k:]
     rest = rest @ nearest_rotation(rest[..., k:, :].mH)
     return torch.cat([V, rest], -1)

@@ -56,7 +56,7 @@ class Sp(AbstractClassicalGroup):
         return _quaternionic(skew(X[..., :n, :n]), S)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The lower triangles of P, with the diagonal divided by i, and of S."""
+        """The lower triangles of P and S, with the diagonal of P divided by i."""
         n = self.n
         left = [lower_triangle(A[..., :n, :n]), A[..., n:, :n].tril()]
         return torch.nn.functional.pad(torch.cat(left, -2), (0, n))
@@ -71,7 +71,7 @@ class Sp(AbstractClassicalGroup):
         The result is in sp(n). For $\theta$ near $\pi$, $e^{i\theta}$ and
         $e^{-i\theta}$ are nearly equal, so rounding mixes their eigenvectors, and the
         principal logarithm may not be in the algebra. `_quarter_turn` chooses the signs
-        of these angles such that it is.
+        of these angles such that the result is in the algebra.
         """
         refuse_nested_forward_mode("algebra_log")
         # the signs depend on the numbers, which fake tensors do not have
@@ -79,26 +79,28 @@ class Sp(AbstractClassicalGroup):
         return self.algebra_projection(A)
 
     def _quarter_turn(self, S: Tensor, W: Tensor) -> Tensor:
-        r"""Skew unitary J with $S = J |S|$, where `S` is in sp(n) on the span of `W`.
+        r"""Skew unitary $J$ with $S = J |S|$, such that $W J W^H$ is in sp(n).
 
-        Where S is zero up to rounding, its own signs would be random, so a generic
-        element of the algebra decides them.
+        The matrix $W S W^H$ must be in sp(n). On vectors that $S$ maps to zero, up to
+        rounding, the signs of the eigenvalues of $S$ would be random, so a generic
+        element of the algebra decides the signs of the eigenvalues of $J$ there.
         """
         eps = torch.finfo(S.dtype).eps
-        # S is in sp(n) only up to rounding, which must not choose a sign
+        # project, because W S W^H is in sp(n) only up to rounding errors, which must
+        # not choose a sign
         A, J = self.algebra_projection(W @ S @ W.mH), _generic(self.n).to(S)
-        # Add a multiple of J to A, and make the next J from the signs of the sum. The
-        # first J is generic. Some of its eigenvalues are small, so only a large
-        # multiple is above the rounding errors. But a large multiple also changes signs
-        # where S is not zero. So this is done twice: the second J has no eigenvalues
-        # except i and -i, and a small multiple of it is enough.
+        # Add a multiple of J to A, and make the next J from the signs of the
+        # eigenvalues of the sum. The first J is generic. Some of its eigenvalues are
+        # small, so only a large multiple is above the rounding errors. But a large
+        # multiple also changes signs where S is not zero. So do this twice: the second
+        # J has no eigenvalues except i and -i, and a small multiple of it is enough.
         for size in (1000 * eps, 8 * eps):
             M = W.mH @ (-1j * (A + size * J)) @ W
             sines, V = torch.linalg.eigh((M + M.mH) / 2)
             V = W @ V
             J = self.algebra_projection((V * (1j * sines.sgn())[..., None, :]) @ V.mH)
         # The projection moves the eigenvalues of J away from i and -i. Each pass of the
-        # loop squares their error.
+        # loop squares their distance from i and -i, up to a factor.
         for _ in range(5):
             J = J + (J + J @ J @ J) / 2
         return W.mH @ J @ W
@@ -123,7 +125,10 @@ class Sp(AbstractClassicalGroup):
         return torch.maximum(unitarity_defect(Q), form)
 
     def _quaternionic_part(self, X: Tensor) -> Tensor:
-        """The quaternionic matrix closest to `X`."""
+        """The quaternionic matrix closest to `X`.
+
+        A matrix is quaternionic if it has the form [[P, -conj(S)], [S, conj(P)]].
+        """
         n = self.n
         P = (X[..., :n, :n] + X[..., n:, n:].conj()) / 2
         S = (X[..., n:, :n] - X[..., :n, n:].conj()) / 2

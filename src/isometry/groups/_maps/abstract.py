@@ -59,7 +59,7 @@ class AbstractRetraction(AbstractMap):
         r"""Orthogonal or unitary matrices $\phi(A)$ of skew matrices `A`."""
 
     def inverse(self, Q: Tensor) -> Tensor:
-        r"""The smallest skew $A$ with $\phi(A) = Q$.
+        r"""The smallest skew $A$ with $\phi(A) = Q$; by default, an error.
 
         Raises:
             ValueError: if the map has no inverse, or does not reach `Q`.
@@ -107,8 +107,8 @@ class AbstractRetraction(AbstractMap):
     def quotient(self, M: Tensor, R: Tensor, norm: float) -> Tensor | None:
         r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for short steps.
 
-        The eigenvalues of `M` are imaginary, with absolute values of at most `norm`. If
-        `TallFrame` is the caller, `norm` is below 1. The result need not be
+        The eigenvalues of `M` are imaginary, with absolute values of at most `norm`.
+        When `TallFrame` calls this method, `norm` is below 1. The result need not be
         differentiable.
 
         Returns:
@@ -117,7 +117,10 @@ class AbstractRetraction(AbstractMap):
         del M, R, norm
 
     def step(self, Q: Tensor, E: Tensor) -> Tensor:
-        """`tall(E, Q)` for a tangent `E`, for optimizers; it may have no gradient."""
+        """`tall(E, Q)` for a tangent `E`, for optimizers.
+
+        The result need not be differentiable.
+        """
         return self.tall(E, Q)
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """The exponential as a map from skew matrices to points.
 
-For a large real matrix, `Exp.around` is a single node of the autograd graph, which is
-in the second half of this file.
+For a large real matrix on the CPU, `Exp.around` is a single node of the autograd graph.
+The second half of this file defines this node.
 """
 
 import math
@@ -33,21 +33,23 @@ from isometry.linalg._expm.autograd import Adjoint, adjoint
 class Exp(AbstractRetraction):
     r"""The exponential, which follows geodesics on groups and the Stiefel manifold.
 
-    On a group, it reaches every point of a component, and is a diffeomorphism where all
-    angles are below $\pi$. Coordinates and optimizers use it by default.
+    On a group, it reaches every point in the connected component of the base, and is a
+    diffeomorphism where all angles are below $\pi$. Coordinates and optimizers use it
+    by default.
 
     The number of products depends on the angles. So the host reads a bound on the
-    angles, for which it must wait if the matrix is on an accelerator. With `reach` it
-    does not wait: the number of products is fixed, so a CUDA graph can be captured, and
-    the accelerator itself checks the angles. For a matrix out of reach, value and
-    gradient are NaN. The check costs two products. It uses a rigorous bound, which is
-    above the largest angle: for real random matrices by 7 percent at n = 64, and by 30
-    percent at n = 1024. So `reach` must be larger than the largest angle that you
-    expect, by that much.
+    angles, and must wait for this bound if the matrix is on an accelerator. If `reach`
+    is set, the host does not wait: the number of products is fixed, so a CUDA graph can
+    be captured, and the accelerator itself checks the angles. Where the check fails,
+    value and gradient are NaN. The check costs two products. It compares `reach` with
+    an upper bound on the angles. For real random matrices this bound exceeds the
+    largest angle by 7 percent at n = 64, and by 30 percent at n = 1024. So `reach` must
+    exceed the largest angle that you expect by at least as much.
 
     Args:
-        reach: a square matrix becomes NaN if the bound on its angles is larger than
-            this; None allows every angle. It has no effect on tall matrices.
+        reach: the exponential of a square matrix is NaN if the bound on the angles of
+            the matrix exceeds this number. With None, all angles are allowed. It has no
+            effect on tall matrices.
 
     Raises:
         ValueError: if `reach` is not positive and finite.
@@ -80,10 +82,9 @@ class Exp(AbstractRetraction):
         r"""$B\,e^{\operatorname{skew} X}$, where None stands for $B = I$.
 
         For one real matrix on the CPU, if it `is_large` and `B` is a constant, this is
-        a single node of the autograd graph (a single operator, if compiled). Then the
-        skew matrix is written directly into the memory that the exponential works in.
-        This saves 15 percent of the time at n = 64, and 2 percent at n = 512. The
-        gradient is the same as with separate steps.
+        a single node of the autograd graph (a single operator, if compiled). The skew
+        matrix is then written directly into the memory that the exponential works in,
+        and need not be copied there. The gradient is the same as with separate steps.
 
         Cost: as for `expm_skew`; with `B`, one more product for the value, and one for
         the gradient.
@@ -116,18 +117,19 @@ class Exp(AbstractRetraction):
            + A^3 \bigl( \tfrac16 I + \tfrac1{24} A + \tfrac1{120} A^2
            + \tfrac1{720} A^3 \bigr). $$
 
-        A bound on the angles decides which formula is used, so that its error is about
-        eps. Cost: in single precision, two products up to an angle of 0.1, and three up
-        to 0.35. In double precision, these limits are 0.0019 and 0.02.
+        A bound on the angles decides which formula is used, so that the error of the
+        formula is about eps. Cost: in single precision, two products up to an angle of
+        0.1, and three up to 0.35. In double precision, these limits are 0.0019 and
+        0.02.
         """
         if self.reach is not None:
             return None
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
-        # This first test is cheaper than `bound`. For a random matrix, the norm is 0.9
-        # to 1.2 times n^(1/4) * `bound`. So a random matrix that fails this test would
-        # also fail the test of `bound` below, or pass it only narrowly. But a matrix
-        # whose angles are all equal already fails this test at angles n^(1/4) times
-        # smaller.
+        # This test of the Frobenius norm needs no product, unlike `samuelson_bound`
+        # below. For a random matrix, the norm is 0.9 to 1.2 times n^(1/4) times that
+        # bound. So a random matrix that fails this test would also fail the test of the
+        # bound, or pass it only narrowly. But a matrix whose angles are all equal
+        # fails this test as soon as they exceed `longest` / n^(1/4).
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:
@@ -202,7 +204,7 @@ class Rotation(torch.autograd.Function):
         is_many = is_batched_gradient(G)
         if not (torch.is_grad_enabled() or is_many or needs_plain_operations(G)):
             return _gradient(B, W, plan, G), None
-        # now compute the gradient by differentiable operations
+        # in all other cases, compute the gradient by differentiable operations
         if version(ctx.X) != ctx.version:
             raise RuntimeError(
                 "the coordinates must not change before a second derivative is taken "

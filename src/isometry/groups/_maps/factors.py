@@ -62,7 +62,7 @@ class Polar(AbstractFactor):
 
         As $E$ is tangent, $X^H X = I + E^H E$ has eigenvalues between $1$ and $1 + d$,
         with $d = \lVert E^H E \rVert_F$. Scale $X$ by $\sqrt c$ with $c = 2 / (2 + d)$:
-        then the eigenvalues are within $e = d / (2 + d) < 1$ of 1, and each step
+        then the eigenvalues of $X^H X$ are within $e = d / (2 + d) < 1$ of 1. Each step
 
         $$ X \leftarrow \tfrac12 X (3I - X^H X), \qquad
            e \leftarrow \tfrac14 e^2 (3 + e) $$
@@ -89,7 +89,7 @@ class Polar(AbstractFactor):
 
 @dataclass(frozen=True)
 class QR(AbstractFactor):
-    """The Q factor of a point plus a tangent vector: usually the cheapest step."""
+    """The Q factor of a point plus a tangent vector; cheap for small matrices."""
 
     name = "qr"
     is_equivariant = False
@@ -107,7 +107,7 @@ class QR(AbstractFactor):
         For steps of $\varepsilon^{-1/2}$ or more, a column may be pure rounding error,
         with a random sign, so the result is NaN.
 
-        Cost, up to a radian: as much as one and a half products of $n k^2$.
+        Cost, up to a radian: as many operations as one and a half products of $n k^2$.
         """
         X = Q + E
         length = torch.linalg.matrix_norm(E, keepdim=True)
@@ -125,7 +125,8 @@ def q_factor(X: Tensor) -> Tensor:
 
     If a rotation multiplies X from the left, it multiplies Q too. The distribution of a
     Gaussian matrix does not change under rotations, so its Q is uniformly distributed.
-    The Q that LAPACK computes is not.
+    The Q that LAPACK computes is not, because the diagonal of its R may have negative
+    entries.
     """
     Q, R = torch.linalg.qr(X)
     phase = R.diagonal(dim1=-2, dim2=-1).detach().sgn()
