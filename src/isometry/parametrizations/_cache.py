@@ -4,20 +4,21 @@ During training, a weight is computed once per autograd graph: every read return
 same tensor until its inputs change or a backward pass goes through it. Without
 gradients, it is computed once, and again only after a change.
 
-The `Coordinates` of each weight have a `Memory`. It holds up to two entries: a weight
-without a graph and, in each thread, a weight with a graph. An `Entry` knows from which
-tensors its weight was computed, and can tell whether one of them has changed. The
-property that `read_fast` makes looks for a weight without a graph. In all other cases,
-`read_weight` looks for an entry. If none is still valid, `_compute` makes a new one. A
-weight with a graph is the output of a single node of autograd, `Shared`. A hook on this
-node drops the entry when a backward pass reaches the weight.
+The `Coordinates` of each weight have a `Memory`. It holds a weight without a graph and,
+for each thread, a weight with a graph. Each is in an `Entry`, which knows from which
+tensors the weight was computed, and can tell whether one of them has changed. A read
+calls the property that `read_fast` makes. If no graph is needed and the weight without
+a graph is still valid, the property returns it. Otherwise it calls `read_weight`, which
+looks for a valid entry. If there is none, `_compute` makes one. A weight with a graph
+is the output of a single node of autograd, `Shared`. A hook on this node drops the
+entry when a backward pass reaches the weight.
 
 To notice every change, a read compares all bytes of the coordinates, of the base (or of
 the phases, for products of reflections), and of the weight itself, because a write
 through `.data` or a numpy view leaves no other trace. Bytes are compared only on the
 CPU: on other devices the host would have to wait for the result. On those devices,
-torch's version counters are compared instead, and a weight is remembered only during
-training, while a graph or something else refers to it.
+torch's version counters are compared instead. A weight is then remembered only if it
+has a graph, and only while the graph or something else refers to it.
 """
 
 import operator
@@ -48,8 +49,7 @@ from isometry._torch import (
 )
 from isometry.parametrizations._constraint import AbstractConstraint
 
-# These global names save attribute lookups in `torch`, because reading a weight should
-# take only half a microsecond.
+# these global names save attribute lookups in `torch`, because weights are read often
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -64,9 +64,9 @@ def read_fast(module: nn.Module, name: str) -> None:
     """Speed up every read of a weight that torch has parametrized.
 
     torch's own property looks up the `ParametrizationList` by name and calls it as a
-    module, which can take longer than the forward pass of a small layer. In unusual
-    cases, the faster property calls torch's property: for example under a compiler, in
-    forward mode, and if the user has added another parametrization on top.
+    module, which is slow. In unusual cases, the faster property calls torch's property:
+    for example under a compiler, in forward mode, and if the user has added another
+    parametrization on top.
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
@@ -79,10 +79,11 @@ def read_fast(module: nn.Module, name: str) -> None:
         if _is_compiling() or is_tracing():
             return read_slowly(module)
         holder = module._modules["parametrizations"]._modules[name]
-        # reading an attribute of a module takes as long as three lookups in `__dict__`
+        # lookups in `__dict__` are faster than reading attributes of a module
         own = holder.__dict__
         parts, entry = own["_modules"], own["memory"].without_graph
-        # a parametrization that the user has added on top, or forward mode
+        # leave it to torch's property if the user has added a parametrization on top
+        # (with the key "1"), or if forward mode is on
         if "1" in parts or forward_mode["_current_level"] >= 0:
             return read_slowly(module)
         X, constraint = own["_parameters"]["original"], parts["0"]
@@ -116,8 +117,8 @@ def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> 
         return constraint(X)
     with_graph = torch.is_grad_enabled() and X.requires_grad
     # Activation checkpointing runs a region twice, and both runs must save the same
-    # tensors. So neither run may use a weight that was computed outside the region.
-    # The hook that packs saved tensors tells which region this is.
+    # tensors. So neither run may use a weight that was computed outside the region. The
+    # hook that packs saved tensors identifies the region.
     region = packing_hook() if with_graph else None
     if region is HIDDEN_HOOK:
         return constraint(X)
@@ -230,11 +231,11 @@ class Entry:
 
 
 def _no_weight() -> None:
-    """A reference to a weight that has been dropped."""
+    """Stands for a weak reference whose weight no longer exists."""
 
 
 def _changed() -> bool:
-    """A check that fails, because there are no tensors to compare."""
+    """A check of tensors that always says that they have changed."""
     return False
 
 
@@ -330,7 +331,7 @@ class Shared(torch.autograd.Function):
 
 
 def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
-    """Compute the weight again, with a new graph; raise if its inputs have changed."""
+    """The coordinates and the weight, in a new graph; raises if inputs have changed."""
     if not ctx.unchanged():
         raise RuntimeError(
             "a constrained weight must not change between two backward passes through "

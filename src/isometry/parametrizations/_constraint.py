@@ -25,11 +25,12 @@ _GAINS = (1.0, 5 / 3, 2**0.5, (2 / 1.0001) ** 0.5, 0.75, 3**0.5, 2.0)
 
 
 # No generated `__eq__` and `__repr__`: torch compares modules by identity, and prints
-# them with `extra_repr`. The generated `__init__` sets the fields before it calls
-# `__post_init__`, so no field may be a parameter, a buffer or a module.
+# them with `extra_repr`. The generated `__init__` sets its fields before it calls
+# `__post_init__`, which calls `nn.Module.__init__`. So no field that it sets may be a
+# parameter, a buffer or a module; buffers are fields with `init=False`.
 @dataclass(eq=False, repr=False)
 class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
-    """A parametrization of a manifold, from coordinates to the weight and back.
+    """Computes a weight on a manifold from coordinates, and coordinates from a weight.
 
     The `state_dict` holds the name of the map, as bytes. Coordinates are valid only for
     the map they were trained with, so a checkpoint made with another map is refused.
@@ -72,20 +73,27 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Check `W`, set the buffer for it, and return its coordinates."""
+        """Check the weight `W`, set the buffer to match, and return coordinates."""
         check_is_tensor(W, name="value")
         return self.start(self.point(W))
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
-        """Set the buffer for `Q`, without checks, and return the coordinates of `Q`."""
+        """Set the buffer to match the points `Q`, unchecked; return coordinates."""
 
     @abstractmethod
     def repair(self) -> None:
-        """Correct the buffer of the constraint if a write or a cast made it invalid."""
+        """Correct the buffer in place if a write or a cast has made it invalid."""
 
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Remove rounding errors from a checkpoint where they would cause harm.
+        """Check the constraint's buffer in a checkpoint, and correct it in place.
+
+        For example, a base that was saved in half precision is off its manifold. By
+        default nothing is done.
+
+        Args:
+            state: the checkpoint of a model.
+            prefix: the prefix of this constraint's keys in the checkpoint.
 
         Returns:
             An error message if the checkpoint cannot be loaded, otherwise None.
@@ -103,8 +111,9 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         give another weight.
 
         Returns:
-            True for an orthogonal matrix times one of `_GAINS`, unless the points of
-            `X` are skew or the matrix has a single row or column.
+            True if `X`, as a matrix, has orthonormal rows or columns times one of
+            `_GAINS`, unless the points of `X` are skew, or the matrix has a single row
+            or column.
         """
         # the matrix that `nn.init.orthogonal_` would make orthogonal
         M = X.flatten(1) if X.ndim > 1 else X[None]
@@ -146,7 +155,9 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
             )
 
     def point(self, W: Tensor) -> Tensor:
-        """The weight `W` as points: checked, in float32 or wider, and polished.
+        """The points of the weight `W`, checked, in float32 or wider, and polished.
+
+        Polishing removes rounding errors.
 
         Raises:
             ValueError: if `W` does not have the shape and dtype of the weight, or is
@@ -167,7 +178,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         return self.manifold.polish(Q)
 
     def _projection(self) -> str:
-        """Code that projects a value, for an error message."""
+        """Code that projects a value onto the manifold, for an error message."""
         layout = self.layout
         points = "value.flatten(1)" if layout.flatten else "value"
         back = ".reshape_as(value)" if layout.flatten or layout.blocks > 1 else ""
@@ -187,8 +198,8 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
     ) -> None:
         self.repair()
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        # Averaging models averages this buffer too, and the mean of two names is not a
-        # name. So save new bytes instead of the buffer.
+        # Averaging models averages the buffer `map` too, and the mean of two names is
+        # not a name. So save new bytes instead of the buffer.
         destination[f"{prefix}map"] = self._map_bytes(self.map.device)
 
     def _load_from_state_dict(
@@ -204,9 +215,9 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
                     f"{got!r}. Load into a model constrained with that map, then "
                     f"assign its weight to this one."
                 )
-            # Replace the saved name with our own, so that torch does not also complain
-            # that the sizes differ. Do not use our buffer for this: it may be on the
-            # meta device, and with `assign=True` it would stay there.
+            # Replace the saved name with our own: if their lengths differ, torch would
+            # report that too. Do not take our name from the buffer `map`, which may be
+            # on the meta device, and would stay there with `assign=True`.
             state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
         problem = self.repair_checkpoint(state_dict, prefix)
         if problem is not None:
@@ -220,11 +231,11 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
 
 
 def _decoded(saved: Tensor) -> str:
-    """Decode the name of a map, which `_map_bytes` has encoded.
+    """The name of a map, from the bytes in a checkpoint.
 
-    Bytes that encode no name are returned as text.
+    If they cannot be decoded, the result is a text that shows their numbers.
     """
-    # casting a whole checkpoint turns the bytes into floating-point numbers
+    # `int`, because casting a whole checkpoint turns bytes into floating-point numbers
     try:
         return bytes(map(int, saved.tolist())).decode()
     except (ValueError, OverflowError):
@@ -236,6 +247,6 @@ def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
     if dtype not in HALF:
         return manifold.tolerance(dtype)
     # If rounding changes Q by dQ, then Q^H Q changes by at most 2 |Q|_2 |dQ|_F to first
-    # order. With k orthonormal columns, |Q|_2 is 1, and |dQ|_F is at most
-    # (eps / 2) sqrt(k). The factor 1.1 covers the second-order term.
+    # order. With k orthonormal columns, |Q|_2 = 1 and |Q|_F = sqrt(k), so |dQ|_F is at
+    # most (eps / 2) sqrt(k). The factor 1.1 covers the second-order term.
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5

@@ -7,10 +7,10 @@ trains, and calling the list computes the weight. Ours is a `Coordinates` object
 weight from them, and users may add parametrizations of their own after it. Tied weights
 share one such object.
 
-The class computes the weight, or remembers it. It also deals with everything else that
-may happen to a weight: an assignment (`right_inverse`), a function that initializes it
-(`initializing`), a copy (`__setstate__`), a cast or a change of device (`_apply`), and
-a checkpoint (`_load_from_state_dict`).
+`Coordinates` computes the weight, or takes it from a cache. It also deals with
+everything else that may happen to a weight: an assignment (`right_inverse`), a function
+that initializes it (`initializing`), a copy (`__setstate__`), a cast or a change of
+device (`_apply`), and a checkpoint (`_load_from_state_dict`).
 """
 
 from collections.abc import Iterator
@@ -76,8 +76,7 @@ class Coordinates(ParametrizationList):
 
     def constrained_weight(self) -> Tensor:
         """The constrained weight, without parametrizations added on top of it."""
-        # not `self[0]`: its lookups of module attributes would double the time of a
-        # read
+        # not `self[0]`, which looks up module attributes and would slow down every read
         constraint: Any = self._modules["0"]
         X = cast("Tensor", self._parameters["original"])
         # a compiled graph must compute the weight, not refer to a remembered one
@@ -99,9 +98,10 @@ class Coordinates(ParametrizationList):
         if len(self) > 1:
             super().right_inverse(value)
             return
-        # Do not call torch's method here. It raises if the new coordinates have
-        # another dtype than the old ones. For a half-precision weight, the new ones can
-        # be float32, but after a cast from double precision the old ones are float64.
+        # Do not call torch's method here, because it raises if the new coordinates have
+        # another dtype than the old ones. If a float64 weight was cast to half
+        # precision, the old coordinates are still float64, and the new ones are
+        # float32.
         self.original.copy_(self.constraint.right_inverse(value))
 
     def begin(self) -> None:
@@ -112,7 +112,10 @@ class Coordinates(ParametrizationList):
             MOVING.add(self)
 
     def _mark(self) -> None:
-        """Mark `original` again: a conversion or a load may have replaced it."""
+        """Mark `original` as coordinates.
+
+        A conversion or a load may have replaced the parameter, and the mark with it.
+        """
         setattr(self._parameters["original"], _MARK, True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -139,7 +142,7 @@ class Coordinates(ParametrizationList):
         self.is_initializing = True
         try:
             yield
-            # a write through `.data` does not change the version
+            # compare values too: a write through `.data` does not change the version
             same_version = version(X) == version_before
             if not X.is_meta and not (same_version and _equal(X.detach(), W)):
                 coordinates = self._start_near(X.detach())
@@ -216,7 +219,7 @@ class Coordinates(ParametrizationList):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         constraint = self.constraint
-        # `fn` may change the dtype, as in `module.half()`: ask it for the new one
+        # `fn` may change the dtype, as in `module.half()`: an example shows the new one
         example = torch.empty(0, dtype=constraint.dtype, device=self.original.device)
         dtype = fn(example).dtype
         if dtype.is_complex != constraint.dtype.is_complex:
@@ -235,7 +238,8 @@ class Coordinates(ParametrizationList):
         self.memory = Memory()
         super()._apply(without_half, recurse)
         self._mark()
-        # after a cast to a wider dtype, the rounding errors of the old one are large
+        # after a cast to a wider dtype, the base still has the rounding errors of the
+        # narrower one
         if torch.finfo(self.original.dtype).eps < old_eps:
             constraint.repair()
         return self

@@ -59,11 +59,11 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
 
     In $\mathfrak{u}(n)$, every pair of angles gives a singular value, and every angle
     gives one with itself. In $\mathfrak{so}(n)$ this holds too, except that an angle
-    gives none with its opposite. On other groups the singular values are among these,
-    and `condition` is an upper bound. For exp, `condition` is finite while
-    `border_distance` is positive. It can grow without bound as `border_distance` goes
-    to zero, where some changes of the coordinates no longer change the weight. If the
-    weight has a base, `isometry.rebase` sets `condition` to 1.
+    gives none with its opposite. Other groups have fewer directions, and `condition` is
+    an upper bound. For exp, `condition` is finite while `border_distance` is positive.
+    It can grow without bound as `border_distance` goes to zero, where some changes of
+    the coordinates no longer change the weight. If the weight has a base,
+    `isometry.rebase` sets `condition` to 1.
 
     If the weight or its coordinates contain NaN or infinity, as after a training run
     that has diverged, the numbers are NaN or infinite.
@@ -104,7 +104,7 @@ def _diagnosis(
     border_distance: float | None,
     condition: float | None,
 ) -> Diagnosis:
-    """The diagnosis of the weight `Q`, including two numbers about its coordinates."""
+    """The `Diagnosis` of a weight with the points `Q`, given its other numbers."""
     square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
     errors = unitarity_defect(frames) / max(frames.shape[-1], 1) ** 0.5
@@ -166,10 +166,10 @@ def map_condition(
     n = theta.shape[-1]
     keep = torch.ones(n, n, dtype=torch.bool, device=theta.device)
     if real:
-        # Leave out the antidiagonal, which pairs each angle with its opposite. Both
-        # belong to the same plane, and in so(n) a plane has only one direction, its
-        # rotation, which is already on the diagonal. If n is odd, the middle angle is
-        # zero. It belongs to no plane, and has no direction at all.
+        # Leave out the antidiagonal, which pairs each angle with its opposite. These
+        # two angles belong to one plane, and in so(n) a plane has only one direction,
+        # its rotation, which is already on the diagonal. If n is odd, the middle angle
+        # is zero: it belongs to no plane, and has no direction.
         keep = ~torch.eye(n, dtype=torch.bool, device=theta.device).flip(0)
     values = values.abs()
     largest = torch.where(keep, values, -math.inf).amax((-2, -1))

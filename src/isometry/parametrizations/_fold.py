@@ -52,9 +52,10 @@ def fold(module: Layer) -> Layer:
         parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
         record(owner, name, None)
         restore_weights(owner)
-    # The user's own parametrizations remain. When the user removes one later, torch
-    # deletes a property from the class of its module. Copies that shared this class
-    # would lose the parametrization too, so each module gets a class of its own.
+    # Parametrizations that the user has put on other weights remain. When the user
+    # removes one later, torch deletes a property from the class of its module. Copies
+    # that shared this class would lose the parametrization too, so each module gets a
+    # class of its own.
     for part in module.modules():
         if parametrize.is_parametrized(part):
             own_class(part)
@@ -66,7 +67,7 @@ def fold(module: Layer) -> Layer:
 @torch.inference_mode(mode=False)
 @torch.no_grad()
 def _plain(entry: Constrained) -> nn.Parameter:
-    """A new parameter that holds the weight."""
+    """A new parameter that holds the values of a constrained weight."""
     weight = getattr(entry.owner, entry.name)
     weight = weight.clone(memory_format=torch.contiguous_format)
     return nn.Parameter(weight, requires_grad=entry.coordinates.requires_grad)

@@ -34,9 +34,13 @@ class AbstractAdopter(ABC):
 
     @abstractmethod
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
-        """Convert foreign entries under `prefix` to entries of this layer, in place.
+        """Convert the entries of another kind of layer to entries of this layer.
 
         Weights that this layer constrains get the key of a plain weight.
+
+        Args:
+            state: the checkpoint, which is changed in place.
+            prefix: the prefix of the layer's keys in the checkpoint.
         """
 
 
@@ -156,9 +160,10 @@ def _maps_by_name(
 
 
 def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) -> None:
-    """Raise unless all keys and shapes fit.
+    """Raise unless the keys and shapes of the checkpoint `state` fit the model.
 
-    torch would raise too, but only after it has loaded the tensors that do fit.
+    torch would raise too, but only after it has loaded the tensors that do fit. If
+    `strict` is False, keys may be missing or unknown.
     """
     own = module.state_dict()
     shapes = sorted(
@@ -186,7 +191,10 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
 def _peer_weight(
     state: dict[str, Tensor], prefix: str, entry: Constrained, choice: MapLike | None
 ) -> Tensor | None:
-    """Pop torch's or geotorch's keys and compute the weight; None if there are none."""
+    """The weight that torch or geotorch saved; None if it has no keys of theirs.
+
+    The keys are popped from `state`. `choice` is the map that the user has named.
+    """
     if f"{prefix}0.map" in state or f"{prefix}original" not in state:
         return None
     original, base = _pop_peer(state, prefix)
@@ -203,8 +211,9 @@ def _peer_weight(
     _check_weight(entry, weight)
     manifold = entry.constraint.manifold
     defect = manifold.worst_defect(entry.constraint.layout.points(weight))
-    # Weights that torch and geotorch computed had defects of up to 1e-3 in float32. In
-    # half precision, the base was rounded.
+    # Float32 weights that torch and geotorch computed had defects of up to 1e-3; the
+    # bound is ten times that. A base in half precision was rounded, which may give a
+    # larger defect.
     if not defect <= max(1e-2, rounding_bound(manifold, original.dtype)):
         raise ValueError(
             f"`{entry.key}` must be a point of {manifold}; got a weight with a defect "
@@ -239,7 +248,7 @@ def _pop_peer(state: dict[str, Tensor], prefix: str) -> tuple[Tensor, Tensor | N
 
 
 def _map_if_certain(key: str, X: Tensor) -> AbstractMap:
-    """A map that torch or geotorch may have used; raises if the maps disagree.
+    """A map that torch or geotorch may have used; raises if their maps disagree on `X`.
 
     Torch and geotorch store the same keys for all maps. Only torch has the Householder
     map, for which the diagonal of the coordinates consists of 1 and -1.
@@ -249,7 +258,7 @@ def _map_if_certain(key: str, X: Tensor) -> AbstractMap:
     maps = _TORCH_MAPS if in_torch else _GEOTORCH_MAPS
     first, *others = (_peer_columns(phi, X) for phi in maps)
     spread = max(float(torch.linalg.vector_norm(Q - first)) for Q in others)
-    # NaN is not above the bound; another check refuses it
+    # NaN passes here, because it is not above the bound; `_check_weight` refuses it
     if spread > unitary_bound(X.shape[-2], X.dtype):
         default = Householder() if in_torch and X.shape[-2] > X.shape[-1] else Exp()
         raise ValueError(
@@ -266,7 +275,8 @@ def _peer_map(value: MapLike) -> AbstractMap:
     """The map with which torch or geotorch made a checkpoint."""
     # "expm" is the name of the exponential in geotorch, "matrix_exp" in torch
     phi = parse_map("exp" if value in ("expm", "matrix_exp") else value)
-    # within its reach, `Exp(reach=...)` is the same map as `Exp()`, but not equal to it
+    # within its reach, `Exp(reach=...)` is the exponential too, but as an object it is
+    # not equal to `Exp()`
     if isinstance(phi, AbstractRetraction) and phi.is_exponential:
         phi = Exp()
     if phi not in _TORCH_MAPS:
@@ -291,7 +301,7 @@ def _peer_columns(phi: AbstractMap, X: Tensor) -> Tensor:
 
 
 def _check_weight(entry: Constrained, weight: Tensor) -> None:
-    """Raise unless `weight` can become the weight of `entry`."""
+    """Raise unless `weight` is finite, fits in shape, and is real if `entry` is."""
     if tuple(weight.shape) != entry.constraint.layout.shape:
         raise ValueError(
             f"`{entry.key}` must have the shape {entry.constraint.layout.shape} of the "

@@ -1,11 +1,11 @@
-"""Installation of a constraint, after which modules compute their weight.
+"""Installation of a constraint, after which a weight is computed from coordinates.
 
 First, `install` chooses the initial point of the manifold, makes the constraint (a
 `Trivialization`, or `Reflections` for products of reflections), and asks it for the
-coordinates of this point. Everything that can fail happens here, before any module
-changes. Then `_attach` writes the coordinates into the existing parameter, and makes a
-`Coordinates` object of the parameter and the constraint. All modules that hold the
-parameter get this one object, which computes the weight for them.
+coordinates of this point. Everything that can fail is done in these steps, before any
+module changes. Then `_attach` writes the coordinates into the existing parameter, and
+makes a `Coordinates` object of the parameter and the constraint. All modules that hold
+the parameter get this one object, which computes the weight for them.
 """
 
 from dataclasses import dataclass
@@ -39,9 +39,9 @@ from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._target import Target, check_place, tie
 from isometry.parametrizations._trivialization import Trivialization
 
-# The hooks that are installed: `_hooks` serve all constraints, `_moving_hooks` only
-# bases that move automatically. `functools.cache` could remember them too, but Dynamo
-# ignores it with a warning.
+# The handles of the installed hooks: `_hooks` serve all constraints, `_moving_hooks`
+# only bases that move automatically. They are not remembered by `functools.cache`,
+# which Dynamo ignores with a warning.
 _hooks: list[RemovableHandle] = []
 _moving_hooks: list[RemovableHandle] = []
 
@@ -157,8 +157,8 @@ def _install_hooks(*, moving: bool) -> None:
         _hooks.append(register_optimizer_step_post_hook(count_step))
         _hooks.append(register_module_parameter_registration_hook(check_place))
     if moving and not _moving_hooks:
-        # A compiled step must not trace these hooks: in torch 2.13, it would still use
-        # the gradient that a move of the base has dropped.
+        # A compiled step must not trace these hooks. If it did, then in torch 2.13 it
+        # would still use the gradient that a move of the base has dropped.
         eager: Any = torch.compiler.disable
         _moving_hooks.append(register_optimizer_step_pre_hook(eager(before_step)))
         _moving_hooks.append(register_optimizer_step_post_hook(eager(after_step)))

@@ -37,7 +37,7 @@ class Layout:
     blocks: int = 1
 
     def points(self, W: Tensor) -> Tensor:
-        """The weight `W` as points: matrices `(*batch, n, k)` or vectors."""
+        """The points of the weight `W`: `(*batch, n, k)`, or vectors `(*batch, n)`."""
         X = W.flatten(1) if self.flatten else W
         if self.blocks > 1:
             X = X.unflatten(-2, (self.blocks, -1))
@@ -134,7 +134,7 @@ def sharded_like(value: Tensor, X: Tensor) -> Tensor:
 
 
 def replicated_like(value: Tensor, X: Tensor) -> Tensor:
-    """`value` itself, or a DTensor replicated on all processes if `X` is a DTensor."""
+    """`value` itself, or if `X` is a DTensor, a DTensor with a copy in each process."""
     if not hasattr(X, "full_tensor"):
         return value
     from torch.distributed.tensor import DTensor, Replicate

@@ -2,10 +2,10 @@
 
 When a weight is parametrized, torch derives a new class from the class of the module,
 makes the weight a property of the new class, and gives this class to the module. We
-change the new class further, for what torch's property alone gets wrong: reading is
-slow, copies share the class, `reset_parameters` would write to the coordinates, and a
-recurrent module keeps a list of its weights. Our changes are in the new class only, so
-they disappear with it when the last parametrization is removed.
+change the new class further, because torch's property alone leaves four problems:
+reading is slow, copies share the class, `reset_parameters` would write to the
+coordinates, and a recurrent module keeps a list of its weights. Our changes are in the
+new class only, so they disappear with it when the last parametrization is removed.
 """
 
 import functools
@@ -31,11 +31,11 @@ Method = Callable[..., Any]
 
 
 def own_class(module: nn.Module) -> None:
-    """Give a parametrized module a class that no copy of it shares.
+    """Give a parametrized module a class that no copy of the module shares.
 
-    torch makes the weight a property of a new class, and copies of the module share
-    that class. Removing a parametrization from a copy would then remove the property
-    from the original, too.
+    torch makes the weight a property of a new class, which copies of the module share
+    at first. As long as they do, removing a parametrization from a copy also removes
+    the property from the original.
     """
     cls = type(module)
     # `type` creates these two entries itself
@@ -101,9 +101,10 @@ def _register_parameter(
 def _load_from_state_dict(
     load: Method, module: nn.Module, state: dict[str, Any], prefix: str, *args: Any
 ) -> None:
-    """Takes the place of `_load_from_state_dict`: refuses plain weights.
+    """Takes the place of `_load_from_state_dict`: refuses a plain weight.
 
-    They are refused even if `strict=False`.
+    A constrained weight must be in the checkpoint as coordinates, even if
+    `strict=False`.
     """
     # torch passes a list to which it adds messages, and raises at the end
     errors: list[str] = args[-1]
@@ -170,7 +171,7 @@ def _read_once(forward: Method) -> Method:
 
 
 def _weights(module: Any) -> list[Tensor | None]:
-    """The weights read at the start of the forward pass; outside, read now."""
+    """The current weights; during a forward pass, the weights read at its start."""
     weights = module.__dict__.get(_PASS_WEIGHTS)
     return flat_weights(module) if weights is None else weights
 

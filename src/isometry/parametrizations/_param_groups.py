@@ -20,10 +20,10 @@ def param_groups(
     """Parameter groups for an optimizer, with coordinates apart from plain parameters.
 
     Coordinates of constrained weights get the rate `lr * orthogonal_lr_ratio`; [LM19]
-    trains them at a tenth of the rate of the other parameters. They get no weight
-    decay, which would pull the weights towards their base. A scheduler that sets all
-    rates to one value, such as `OneCycleLR` with a single `max_lr`, undoes the ratio:
-    give it a list of rates. `LBFGS` does not accept parameter groups.
+    trains them at a tenth of the rate of the other parameters. Coordinates get no
+    weight decay, which would pull the weights towards their base. A scheduler that sets
+    all rates to one value, such as `OneCycleLR` with a single `max_lr`, undoes the
+    ratio: give it a list of rates. `LBFGS` accepts only one parameter group.
 
     Parameters that were declared with `isometry.declare` form one parameter group for
     each manifold, for the optimizers of `isometry.optim`, which update parameters of

@@ -46,8 +46,8 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
 
     Call it after a step of the optimizer and before the next backward pass: gradients
     of the old coordinates are dropped. The momentum (`momentum_buffer` of SGD and
-    RMSprop, `exp_avg` of the Adam family) is pushed forward by the derivative of the
-    map, so that it moves the weight as before. Averages of squares belong to single
+    RMSprop, `exp_avg` of Adam and its variants) is pushed forward by the derivative of
+    the map, so that it moves the weight as before. Averages of squares belong to single
     entries, and have no direction that could be pushed forward. They stay, except that
     averages below the square of the new momentum are raised to this square, so that the
     momentum of Adam changes no entry by more than the learning rate. (For the
@@ -117,10 +117,11 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
-    """The least value of a scale for which a step is at most the learning rate.
+    """The least scale for which a step changes no entry by more than the learning rate.
 
     A scale is the state by which an optimizer divides the momentum: Adam divides by the
-    root of an average of squares, and Adamax divides by a maximum.
+    root of an average of squares (`power` is 2), and Adamax by a maximum of absolute
+    values (`power` is 1).
 
     Averages start at zero and are too small at first. With the usual betas, after three
     steps the momentum is 0.27 times its true value, and an average of squares 0.003
@@ -130,10 +131,10 @@ def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Ten
     """
     step = float(state.get("step", math.inf))
     momentum = _real(whole(state["exp_avg"])).abs()
-    # before the first step, both are zero
+    # before the first step, the momentum and the scale are zero
     if step == 0:
         return momentum
-    # the factors by which the averages are still too small
+    # the averages are their true values times these factors
     momentum_factor, square_factor = (1 - float(beta) ** step for beta in betas)
     bound = (momentum / momentum_factor) ** power
     # Adamax keeps a maximum, which needs no correction
@@ -141,7 +142,7 @@ def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Ten
 
 
 def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:
-    """The optimizer's first two `betas` for `X`; zeros where there are none."""
+    """The first two `betas` with which the optimizer updates `X`; zeros if missing."""
     groups = optimizer.param_groups if optimizer is not None else []
     for group in groups:
         if any(p is X for p in group["params"]):
@@ -156,7 +157,7 @@ def _fits(value: Any, X: Tensor) -> bool:
 
 
 def _real(X: Tensor) -> Tensor:
-    """Real and imaginary parts as separate entries, as in torch's optimizers."""
+    """`X` as a real tensor: if complex, a last axis holds real and imaginary parts."""
     return torch.view_as_real(X) if X.is_complex() else X
 
 
@@ -262,7 +263,7 @@ def _due(constraint: Trivialization, X: Tensor) -> bool:
     if every is not None and int(constraint.steps) < every:
         return False
     X = whole(X)
-    # a move would spread NaN or infinity from the coordinates to the base
+    # a move would carry NaN or infinity from the coordinates over to the base
     if not bool(X.isfinite().all()):
         return False
     if radius is None:

@@ -16,13 +16,14 @@ class Reflections(AbstractConstraint[Householder]):
        D = \operatorname{diag}(d_j\, e^{i \operatorname{Im} x_{jj}}), \quad
        |d_j| = 1. $$
 
-    Here $x_j$ is the $j$-th column of the lower triangle of $X$. The weight is made of
-    the first $k$ columns of the product. The phases $d$ are a buffer, and training does
-    not change them. For a real weight, $D$ is constant, and the product of reflections
-    reaches every point in the weight's component of the manifold. For a complex weight
-    it does not, so the imaginary parts on the diagonal of $X$ also turn the phases.
-    The reflections do not need these parts: a complex multiple of $x_j$ has the same
-    $H_j$.
+    Here $x_j$ is the $j$-th of the $k$ columns of the lower triangle of $X$; a column
+    of zeros stands for $H_j = I$. The weight consists of the first $k$ columns of
+    $H_1 \cdots H_k$, times the $k \times k$ matrix $D$. The phases $d$ are a buffer,
+    and training does not change them. For a real weight, $D$ is constant, and the
+    product of reflections reaches every point in the weight's connected component of
+    the manifold. For a complex weight the product does not, so the imaginary parts on
+    the diagonal of $X$ turn the phases. The reflections do not need these imaginary
+    parts: a complex multiple of $x_j$ has the same $H_j$.
 
     The lengths of the columns of a real $X$ do not affect the weight, but they affect
     the gradient. So a learning rate that suits other maps may not suit this one.
@@ -35,7 +36,7 @@ class Reflections(AbstractConstraint[Householder]):
         retraction: the Householder map.
         dtype: dtype of the weight.
         init: where the weight starts, at first and in `reset_parameters`.
-        buffer: the initial $d$.
+        buffer: the initial phases $d$, `(*batch, k)`.
     """
 
     depends_on = "phase"
@@ -67,8 +68,8 @@ class Reflections(AbstractConstraint[Householder]):
     def repair(self) -> None:
         """Scale the phases back to modulus 1; a phase of zero becomes 1.
 
-        In an average of models, the buffer holds means of phases, whose modulus may be
-        below 1.
+        In an average of several models, the buffer holds means of their phases, and the
+        modulus of a mean may be below 1.
         """
         d = self.phase
         if d.is_meta or type(d) is not Tensor:

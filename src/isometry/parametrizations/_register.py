@@ -105,7 +105,7 @@ def orthogonal(
             optimizer; see `rebase`.
         rebase_radius: move the base after a step if an estimate of the largest angle of
             $A$ is above this radius, which must be below $\pi$. For a square weight,
-            the estimate costs a few matrix-vector products.
+            the estimate costs about 20 matrix-vector products.
 
     Returns:
         The module.
@@ -202,12 +202,12 @@ class _Keywords(TypedDict, total=False):
 
 
 class _KeywordsAndMap(_Keywords, total=False):
-    """`_Keywords` and the map, for calls in which the map cannot be positional."""
+    """`_Keywords` with the map, for calls in which the map is passed by keyword."""
 
     retraction: MapLike
 
 
-# Without a manifold, `constrain(layer)` must not pass a type checker.
+# These overloads make a type checker refuse a call without a manifold.
 @overload
 def constrain(
     module: Layer, name: AbstractManifold, **options: Unpack[_KeywordsAndMap]

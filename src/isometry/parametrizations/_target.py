@@ -131,9 +131,9 @@ def places_of(module: nn.Module, name: str) -> list[Place]:
         ValueError: if a parametrized weight is computed from the parameter.
     """
     own = parameters_of(module)
-    # Searching all objects takes up to a second in a large program. The search is not
-    # needed if the parameter has no more references than a new parameter has, or if
-    # only the dictionary of this module holds it.
+    # Searching all objects takes long in a large program. The search is not needed if
+    # the parameter has no more references than a new parameter has, or if only the
+    # dictionary of this module holds it.
     example = {name: nn.Parameter()}
     if sys.getrefcount(own[name]) <= sys.getrefcount(example[name]):
         return [(module, name)]
@@ -160,7 +160,7 @@ def places_of(module: nn.Module, name: str) -> list[Place]:
 
 
 def tie(place: Place, coordinates: Coordinates) -> None:
-    """Replace the parameter with the constrained weight in a module that holds it."""
+    """Replace the parameter at `place` with the weight that `coordinates` computes."""
     module, name = place
     if parametrize.is_parametrized(module):
         own_class(module)
@@ -173,7 +173,7 @@ def tie(place: Place, coordinates: Coordinates) -> None:
 
 
 def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
-    """Entries for other modules that share a constrained weight with `entries`."""
+    """Entries for all other places that share a constrained weight with `entries`."""
     inside = {(id(entry.owner), entry.name): entry.holder for entry in entries}
     places_inside = Counter(inside.values())
     # as in `places_of`, search all objects only if that is necessary
@@ -192,7 +192,7 @@ def check_place(module: nn.Module, name: str, parameter: Any) -> None:
 
     torch calls this whenever a parameter is registered.
     """
-    # almost no parameter holds coordinates, and the search below takes up to a second
+    # return early for almost all parameters, because the search of all modules is slow
     if not holds_coordinates(parameter) or isinstance(module, ParametrizationList):
         return
     # If coordinates replace an existing parameter, someone is tying weights, which is

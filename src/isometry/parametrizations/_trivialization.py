@@ -31,7 +31,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     $B$ is a buffer. During training it moves only between optimizer steps; assigning a
     value to the weight moves it, too.
 
-    The exponential reaches the whole component of $B$. On a group, it is a
+    The exponential reaches the whole connected component of $B$. On a group, it is a
     diffeomorphism where all angles are below $\pi$. Base and coordinates are float32 or
     wider, whatever the dtype of the weight.
 
@@ -72,8 +72,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
             base, retraction = self._buffers["base"], self.retraction
-            # the usual case: there is nothing to rearrange, or to gather from other
-            # processes
+            # in the usual case, nothing needs to be rearranged, and nothing gathered
+            # from other processes
             is_whole = type(X) in PLAIN and type(self._buffers["map"]) is Tensor
             if is_whole and self.is_upright and (base is None or type(base) is Tensor):
                 return self.manifold.point(X, base, retraction).to(self.dtype)
@@ -105,7 +105,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
 
         Args:
             X: the coordinates. The caller must set them to zero afterwards.
-            velocities: tensors of the shape of `X`.
+            velocities: velocities of the coordinates, in the shape of `X`.
 
         Returns:
             The velocities in the new coordinates.
@@ -136,8 +136,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         Q = self.layout.points(base)
         defect = self.manifold.worst_defect(Q)
         # A base that is not finite has no nearest point, and stays until the user loads
-        # a good checkpoint. On SO(n), a finite base has an infinite defect if its
-        # determinant is negative.
+        # a good checkpoint. Test whether the base is finite, and not the defect: on
+        # SO(n), a finite base of negative determinant has an infinite defect.
         is_off = defect > self.manifold.tolerance(Q.dtype)
         if is_off and bool(Q.isfinite().all()):
             _log.info(
@@ -153,7 +153,8 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Check a saved base, and remove the rounding errors of half precision.
 
-        A checkpoint without a step counter gets a counter that is zero.
+        A base without a step counter in the checkpoint gets a counter that is zero. If
+        the base is not a point of the manifold, an error message is returned.
         """
         base = state.get(f"{prefix}base")
         # A safetensors file holds the tensors of only one of two tied weights. Loading
