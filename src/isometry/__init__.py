@@ -48,7 +48,7 @@ _PLACES = {
 _SUBMODULES = ("groups", "linalg", "nn", "optim", "rotations", "testing")
 
 # Type checkers read the imports above, where `as` means that a name is public. They
-# must not see `__getattr__`, since then they would accept every name.
+# must not see `__getattr__`: a module that defines it seems to have every name.
 if not TYPE_CHECKING:
     __all__ = [n for names in (*_PLACES.values(), _SUBMODULES) for n in names]
 

@@ -1,8 +1,8 @@
-"""Argument checks, made once, in the public functions.
+"""Checks of the arguments of public functions.
 
 Error messages read "`name` must <condition>; got <value>.", followed by a remedy if
-there is one. A matrix that contains NaN or infinity is refused only by `check_skew`.
-The other checks accept it, and the public function then returns NaN for it.
+there is one. Among the checks of matrices, only `check_skew` refuses NaN and infinity.
+The others accept them, because most functions return NaN for such a matrix.
 """
 
 from numbers import Real
@@ -23,7 +23,7 @@ def check_is_tensor(X: Tensor, *, name: str) -> None:
 
 
 def check_is_module(module: nn.Module, *, remedy: str) -> None:
-    """Raise unless `module` is a module of torch; `remedy` ends the message."""
+    """Raise unless `module` is a `torch.nn.Module`; `remedy` ends the error message."""
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise TypeError(f"`module` must be a torch.nn.Module; got {kind}. {remedy}")
@@ -31,8 +31,8 @@ def check_is_module(module: nn.Module, *, remedy: str) -> None:
 
 def check_matrix(X: Tensor, *, name: str) -> None:
     """Raise unless `X` is a batch of real or complex matrices."""
-    # the function is called only for its error, because a call takes time, and this
-    # check is made before every exponential
+    # `check_is_tensor` is called only if it will raise: a call takes time, and every
+    # exponential begins with this check
     if not isinstance(X, Tensor):
         check_is_tensor(X, name=name)
     if not (X.is_floating_point() or X.is_complex()):
@@ -129,7 +129,7 @@ def check_not_negative(**numbers: float) -> None:
 
 
 def check_size(n: int, *, least: int = 0) -> None:
-    """Raise unless `n` can be the size of a matrix or vector."""
+    """Raise unless `n`, the size of a point, is an integer of at least `least`."""
     if not isinstance(n, int) or n < least:
         raise ValueError(
             f"`n` must be an integer, at least {least}; got {n!r}. "
@@ -147,7 +147,7 @@ def check_batch(batch: tuple[int, ...]) -> None:
 
 
 def check_angles(theta: Tensor, rank: int | None) -> None:
-    """Raise unless `theta` has `rank` angles along its last axis; None allows all."""
+    """Raise unless the last axis of `theta` has `rank` angles; if None, any number."""
     if rank is not None and tuple(theta.shape[-1:]) != (rank,):
         raise ValueError(
             f"`theta` must have shape (*batch, {rank}), with one angle for each plane "
@@ -165,12 +165,12 @@ def no_torus(manifold: object) -> ValueError:
 
 
 def check_joined(here: Tensor, there: Tensor, *, remedy: str) -> None:
-    """Raise unless the points of each pair are in the same component of a manifold.
+    """Raise unless `P` and `Q` are in the same connected component of a manifold.
 
     Args:
-        here: result of the manifold's method `component` for the points `Q`.
-        there: its result for the points `P`.
-        remedy: end of the message.
+        here: labels `(*batch, m)` that the manifold's method `component` gives `Q`.
+        there: labels `(*batch, m)` that the same method gives `P`.
+        remedy: end of the error message.
     """
     here, there = torch.broadcast_tensors(here, there)
     # NaN is accepted: where a point contains NaN, its logarithm is NaN
@@ -200,13 +200,13 @@ def unitary_bound(n: int, dtype: torch.dtype) -> float:
 def check_skew(A: Tensor, *, name: str = "A") -> None:
     r"""Raise unless $\lVert A + A^H \rVert_F \le 4 \varepsilon \lVert A \rVert_F$.
 
-    The functions of skew matrices neither project nor check their arguments, because
-    this check costs a pass over the matrix and a device synchronization. Call
-    `check_skew` when in doubt.
+    The functions of skew matrices, such as `expm_skew`, do not make this check, because
+    it costs a pass over the matrix and a device synchronization. Call `check_skew` when
+    in doubt.
 
     Args:
-        A: the matrices to check.
-        name: name of the matrices in the message.
+        A: the matrices to check, `(*batch, n, n)`.
+        name: name of the matrices in the error message.
 
     Raises:
         TypeError: if `A` is not a tensor, has an integer dtype, or has no numbers (on
@@ -224,10 +224,10 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
     A = A / torch.where(scale == 0, 1, scale)
     scale = scale[..., 0, 0]
     defect = scale * torch.linalg.matrix_norm(A + A.mH)
-    # X - X^H is skew to the last bit. The 4 eps allow for Q^H G - G^H Q, where the two
-    # products are rounded separately.
+    # The bound is 4 eps and not 0, because Q^H G - G^H Q must be accepted: its two
+    # products are rounded separately. (X - X^H is skew to the last bit.)
     bound = scale * (4 * torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A))
-    # written so that NaN counts as bad
+    # not `defect > bound`, which would accept NaN
     bad = ~(defect <= bound)
     if bad.any():
         index = int(bad.flatten().nonzero()[0])
@@ -239,16 +239,16 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
 
 
 def is_finite(X: Tensor) -> Tensor:
-    """Whether all entries of each matrix are finite, in shape `(*batch, 1, 1)`."""
+    """For each matrix, whether all its entries are finite; shape `(*batch, 1, 1)`."""
     return X.isfinite().all(-1).all(-1)[..., None, None]
 
 
 def nan_unless_finite(X: Tensor) -> Tensor:
     """Zero for each matrix whose entries are all finite, and NaN for the others.
 
-    The result is also NaN if the sum of the entries overflows. Several maps add these
-    numbers to their results, because LAPACK may return finite numbers for a matrix that
-    contains NaN. `0 * sum` would be simpler, but Inductor simplifies it to zero.
+    Several maps add this number to their result, because LAPACK may return finite
+    numbers for a matrix that contains NaN. The number is also NaN if the sum of the
+    entries overflows. It is not computed as `0 * sum`, which Inductor simplifies to 0.
 
     Returns:
         Shape `(*batch, 1, 1)`.

@@ -13,9 +13,9 @@ def show_config() -> None:
     """Print five lines about the versions and libraries in use, for a bug report.
 
     The lines show the versions, torch's BLAS, where the C kernels come from, the
-    threads, and the cache folder for kernels that were built on this machine. The
-    kernels come from a `wheel`, from the `cache`, or were `built just now`. If there
-    are no kernels, the line says `none` and why.
+    threads, and the cache folder for kernels that were built on this machine. The line
+    `kernels` says `wheel`, `cache` or `built just now`, followed by the path of the
+    library; if there are no kernels, it says `none` and why.
     """
     import torch
 
@@ -38,7 +38,10 @@ def show_config() -> None:
 
 
 def _openmp() -> list[str]:
-    """File names of the OpenMP runtimes in this process; each has its own threads."""
+    """File names of the OpenMP runtimes in this process; empty except on Linux.
+
+    If there are several runtimes, each has its own threads.
+    """
     maps = Path("/proc/self/maps")
     text = maps.read_text() if maps.exists() else ""
     return sorted(set(re.findall(r"/(lib(?:g|i)?omp[^/\s]*\.so[^/\s]*)", text)))
@@ -70,7 +73,7 @@ def blas(build: str) -> str:
         build: the result of `torch.__config__.show()`.
 
     Returns:
-        A name such as "MKL 2024.2" or "open".
+        A name such as "MKL 2024.2", or "open" for OpenBLAS.
     """
     if version := re.search(r"Math Kernel Library Version ([\d.]+)", build):
         return f"MKL {version[1]}"

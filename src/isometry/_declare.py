@@ -20,11 +20,12 @@ from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold
 
 _ATTRIBUTE = "_isometry_manifolds"
-# All `Declarations` with guarded names. A hook runs before the step of any optimizer
-# and checks all of them, since torch does not say which modules an optimizer trains.
+# All `Declarations` with guarded names. Before the step of any optimizer, the hook
+# `_check_step` searches all of them, since torch does not say which modules an
+# optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
-# That hook; empty until it is installed. `functools.cache` could remember it too, but
-# Dynamo ignores it with a warning.
+# The handle of the hook `_check_step`; empty until the hook is installed. The hook is
+# not remembered by `functools.cache`, which Dynamo ignores with a warning.
 _guards: list[RemovableHandle] = []
 
 
@@ -58,7 +59,7 @@ class Declarations:
         self.__post_init__()
 
 
-# Without a manifold, `declare(layer)` must not pass a type checker.
+# These overloads make a type checker refuse a call without a manifold.
 @overload
 def declare(module: Layer, name: AbstractManifold) -> Layer: ...
 @overload
@@ -82,8 +83,8 @@ def declare(
     raises before it changes the parameter, even in a copy of the module. An optimizer
     of `isometry.optim` raises too if the parameter is in a parameter group with
     `manifold=None`. Other writes to the parameter, for example by `AveragedModel`, go
-    unnoticed. The alternative is `isometry.constrain`, which works with any optimizer
-    and declares the manifold itself.
+    unnoticed. The alternative is `isometry.constrain`, which works with any optimizer.
+    A weight that it constrains needs no call of `declare`.
 
     Args:
         module: the module that owns the parameter.
@@ -123,9 +124,11 @@ def declare(
 def name_and_manifold(
     name: str | AbstractManifold, manifold: AbstractManifold | None, *, function: str
 ) -> tuple[str, AbstractManifold]:
-    """The arguments of a call in its long form: a name and a manifold.
+    """The name and the manifold that a call of `declare` or `constrain` means.
 
-    In the short form, the argument `name` is the manifold, and the name is "weight".
+    In the short form, `declare(module, manifold)`, the argument `name` holds the
+    manifold, and the parameter has the name "weight". `function` is the function that
+    was called, for the error message.
     """
     if not isinstance(name, str):
         if manifold is not None:
@@ -153,10 +156,10 @@ def record(
     *,
     guarded: bool = False,
 ) -> None:
-    """Write a declaration without checks, or remove it if `manifold` is None.
+    """Declare a manifold without checks; None removes the declaration.
 
-    Pass `guarded=True` for a parameter: optimizers that ignore its manifold then raise
-    before a step.
+    Pass `guarded=True` for a parameter, so that optimizers that ignore its manifold
+    raise before a step.
     """
     before = vars(module).pop(_ATTRIBUTE, None)
     manifolds = {} if before is None else dict(before.manifolds)
@@ -240,8 +243,8 @@ def _guard_steps() -> None:
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     """Raise if the optimizer would move a declared parameter off its manifold."""
     knows_manifolds = "manifold" in optimizer.defaults
-    # Do not check a wrapper around an optimizer that knows manifolds. It calls the step
-    # of that optimizer, and this hook checks that step.
+    # A wrapper around an optimizer that knows manifolds is not checked itself: its step
+    # calls the step of the inner optimizer, before which this hook runs again.
     if not knows_manifolds and _wraps_one_that_knows_manifolds(optimizer):
         return
     # Look up the parameters at every step and not when they are declared, because a

@@ -21,9 +21,10 @@ class Precision(NamedTuple):
         c_type: the C type of a number.
         gemm: the name of the BLAS function that multiplies matrices.
         pade_degree: the degree of the Pade approximant of the exponential [AMH09a].
-        taylor_blocks: a quarter of the degree of the Taylor polynomial in `expm_tall`.
-            At norm 1.3, the error of the derivative is about 1.3^degree / degree!,
-            which is below eps / 2: 5e-8 at degree 12, 8e-17 at degree 20.
+        taylor_blocks: a quarter of the degree of the Taylor polynomial in `expm_tall`,
+            which is used up to norm 1.3. There, the error of its derivative is about
+            1.3^degree / degree!, which is below eps / 2: 5e-8 at degree 12, 8e-17 at
+            degree 20.
         taylor_angles: the largest angles at which the Taylor polynomials of degree 4
             and of degree 6 equal the exponential up to an error of about eps. Their
             remainders are theta^5 / 5! and theta^7 / 7!.
@@ -56,8 +57,8 @@ PRECISIONS: dict[torch.dtype, Precision] = {
     ),
 }
 
-# Weights may have these dtypes, but they are computed in float32, because LAPACK and
-# cuSOLVER have no routines for half precision.
+# Weights may have these dtypes, but they are computed in float32 or wider, because
+# LAPACK and cuSOLVER have no routines for half precision.
 HALF = (torch.float16, torch.bfloat16)
 
 # the dtypes that a weight can have

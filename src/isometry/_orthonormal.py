@@ -27,10 +27,11 @@ def unitarity_defect(Q: Tensor) -> Tensor:
 
 
 def newton_schulz(Q: Tensor) -> Tensor:
-    r"""A Newton-Schulz step, $Q (3I - Q^H Q) / 2$, which squares the defect.
+    r"""A Newton-Schulz step, $Q (3I - Q^H Q) / 2$, which squares a small defect.
 
-    Some functions write the step out, because they already have a part of it. For
-    example, the exponential has $Q - I$, and the polar retraction has $Q^H Q$.
+    Some functions contain this step and do not call `newton_schulz`, because they have
+    already computed a part of it: the exponential has $Q - I$, for example, and the
+    polar retraction has $Q^H Q$.
     """
     with autocast_off(Q.device):
         return Q + Q @ (defect(Q) / 2)
@@ -39,14 +40,14 @@ def newton_schulz(Q: Tensor) -> Tensor:
 def converge(X: Tensor, e: float) -> Tensor:
     """`X` after more Newton-Schulz steps, until its defect is only a rounding error.
 
-    `X` must be the result of such a step, and `e` a bound on the norm of the defect
-    before that step, below 1.
+    The caller has made one Newton-Schulz step, whose result is `X`. Before this step,
+    the norm of the defect was at most `e`, which must be below 1.
     """
     # a step takes a defect of norm e to a defect of at most this norm
     e = e * e * (3 + e) / 4
     # The threshold is eps / 4, not eps, because the true defect may be three times as
-    # large as `e`: `Polar.step` computes a bound that holds for exact tangent vectors,
-    # but its vectors are tangent only up to rounding.
+    # large as `e`: the bound that `Polar.step` passes holds for exact tangent vectors,
+    # and computed vectors are tangent only up to rounding.
     if e <= torch.finfo(X.dtype).eps / 4:
         return X
     return converge(newton_schulz(X), e)
@@ -60,10 +61,11 @@ def unit_vectors(X: Tensor, *, dim: int = -1) -> Tensor:
 
 
 def over_largest_entry(X: Tensor, *, dim: int) -> Tensor:
-    """The vectors along the axis `dim`, each divided by its largest entry.
+    """The vectors along the axis `dim`, each divided by its largest absolute value.
 
-    Their squares then neither overflow nor underflow. In float32, the square of 1e-30
-    would underflow, and the square of 1e30 would overflow. Zero stays zero.
+    The squared length of such a vector neither overflows nor underflows. In float32,
+    the square of 1e-30 would underflow, and the square of 1e30 would overflow. Zero
+    stays zero.
     """
     largest = X.detach().abs().amax(dim, keepdim=True)
     return X / torch.where(largest == 0, 1, largest)

@@ -1,10 +1,11 @@
 r"""Every private name of torch that we use, except names of `nn.Module` and of C.
 
-All versions of torch have the names that this file leaves out. Of `nn.Module`, other
-files read the dictionaries (`_modules`, `_parameters`, `_buffers`), and override or
-wrap `_apply`, `_load_from_state_dict`, `_save_to_state_dict`, `_reset_parameters` and
-`__prepare_scriptable__`, which torch calls in every subclass that has them.
-`_backend/watch.py` calls functions of torch's stable interface for C (`aoti_torch_*`).
+This file leaves out two kinds of names, which all versions of torch have. The first
+kind belongs to `nn.Module`: other files read its dictionaries (`_modules`,
+`_parameters`, `_buffers`), and override or wrap `_apply`, `_load_from_state_dict`,
+`_save_to_state_dict`, `_reset_parameters` and `__prepare_scriptable__`, which torch
+calls in every subclass that has them. The second kind is torch's stable interface for C
+(`aoti_torch_*`), whose functions `_backend/watch.py` calls.
 
 Torch has no public way to ask which of its transforms and modes are active, nor how
 many owners a storage has. Torch 2.7.1, 2.10.0, 2.13.0 and 2.15.0 have all names below,
@@ -28,16 +29,16 @@ that it answers, what we assume or do without it, and what is then lost.
   inside this mode then counts as a tensor with numbers.
 - `_subclasses.fake_tensor.FakeTensor`: is this tensor fake? We assume not. It then
   counts as a wrapper; see `is_wrapper`.
-- `Tensor._cdata`: where in a Python tensor is the C++ tensor? Without an answer, Python
-  checks whether weights have changed, more slowly than C.
+- `Tensor._cdata`: where in a Python tensor is the C++ tensor? Without an answer, not C
+  but Python checks whether weights have changed, which is slower.
 - `_C._storage_Use_Count` and `UntypedStorage._cdata`: how many owners does a storage
   have? We assume two. No memory is then reused.
 - `_C._is_tracing`: is `torch.jit.trace` active? We call a slower public function.
 - `_C._current_graph_task_id`: which backward pass is running? We assume none. A weight
   that is computed inside a backward pass may then be remembered.
 - `_C._autograd._top_saved_tensors_default_hooks` *: which hook packs saved tensors? We
-  find out by a trial only whether there is one. Under a hook, no weight is then
-  remembered.
+  find out by a trial only whether there is one. While a hook is active, no weight with
+  a graph is then remembered.
 - `parametrize._cache_enabled`: is `parametrize.cached()` active? We assume not. The
   weight then comes from our cache instead of torch's.
 - `forward_ad._current_level`: is forward mode on? We find out by a slower trial.
@@ -113,7 +114,7 @@ transforms: Callable[[], Sequence[Any] | None] = _private(
     _functorch, "get_interpreter_stack", _transforms_by_refusal
 )
 
-# whether `torch.jit.trace` is tracing; the public function takes twice as long
+# whether `torch.jit.trace` is tracing; the public function is slower
 _public_is_tracing = torch.jit.is_tracing  # pyright: ignore[reportPrivateImportUsage]
 is_tracing: Callable[[], bool] = _private(_C, "_is_tracing", _public_is_tracing)
 
@@ -216,8 +217,9 @@ def is_fake(X: Tensor) -> bool:
 def is_wrapper(X: Tensor) -> bool:
     """Whether `X` is a tensor subclass that intercepts operations, such as a DTensor.
 
-    It usually has no memory of its own. Torch's ordinary operations accept it; `out=`,
-    `tolist` and C do not. Fake tensors are wrappers too, so call `is_fake` first.
+    A wrapper usually has no memory of its own. Torch's ordinary operations accept it;
+    `out=`, `tolist` and C do not. Fake tensors are wrappers too: to tell them from
+    other wrappers, call `is_fake` first.
     """
     kind: Any = type(X)
     if kind is Tensor or kind is torch.nn.Parameter:
@@ -331,7 +333,7 @@ def compute_flat_weights(
 
 
 def _do_nothing(*_: Any) -> None:
-    """Replaces torch's methods that update the list of weights, or flatten them."""
+    """Takes the place of torch's methods that update or flatten the list of weights."""
 
 
 def fill_flat_weights(module: torch.nn.RNNBase) -> None:
@@ -342,8 +344,8 @@ def fill_flat_weights(module: torch.nn.RNNBase) -> None:
 def outside_graphs(function: _Function) -> _Function:
     """Make compilers call `function` between two graphs instead of tracing it.
 
-    This decorator does what `torch.compiler.disable` does. But it imports Dynamo, which
-    takes seconds, only while a program is compiled.
+    `torch.compiler.disable` does the same, but it imports Dynamo, which is slow. This
+    decorator calls it only while a program is compiled.
     """
 
     @functools.wraps(function)
@@ -360,7 +362,7 @@ def constant_in_graphs(function: _Function) -> _Function:
     """Make compilers call `function` once and treat the result as a constant.
 
     This decorator sets the same mark as `torch.compiler.assume_constant_result`, but it
-    does not import Dynamo, which takes seconds.
+    does not import Dynamo, which is slow.
     """
     marked: Any = function
     marked._dynamo_marked_constant = True  # noqa: SLF001 - torch sets it too
@@ -372,8 +374,8 @@ def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
     kind = device.type
     if not _has_autocast(kind):
         return contextlib.nullcontext()
-    # Entering torch's context takes as long as a small product. So it is entered only
-    # if autocast is on, or may be on when a compiled graph runs.
+    # Entering `torch.autocast` takes time, so do it only if autocast is on, or may be
+    # on when a compiled graph runs.
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()

@@ -5,8 +5,8 @@ $(x, y, z, w)$ with the scalar part last, as in SciPy and roma; $q$ and $-q$ are
 same rotation. A matrix rotates column vectors, $x \mapsto R x$. All functions accept
 any number of leading batch axes, and return NaN for inputs that are not finite. They
 are differentiable to any order, with two exceptions: `angle` where the rotations are
-equal, and `angle`, `to_vector` and `to_quaternion` where the angle is $\pi$. For inputs
-in half precision, the functions compute in single precision.
+equal, and `angle`, `to_vector` and `to_quaternion` where the angle is $\pi$. Inputs in
+half precision are converted to single precision, and the results are converted back.
 
 Other geometric functions are methods of the group: `SO(3).geodesic`, `SO(3).mean`,
 `SO(3).random`, `SO(3).log`.
@@ -113,7 +113,8 @@ def from_quaternion(q: Tensor) -> Tensor:
     """
     _check(q, "q", 4)
     dtype, q = q.dtype, in_float32_or_wider(q)
-    # divide by the largest entry first, so that squares neither overflow nor underflow
+    # divide by the largest absolute value first, so that the squared length neither
+    # overflows nor underflows
     q = q / q.detach().abs().amax(-1, keepdim=True)
     q = q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)
     u, w = q[..., :3], q[..., 3, None, None]
@@ -164,7 +165,7 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
     r"""Angle between two rotations, from 0 to $\pi$.
 
     This is the angle of $P^T Q$. No digits are lost near 0 and $\pi$, but at these two
-    values it is not differentiable. Where the rotations are equal, the gradient is 0.
+    values the angle is not differentiable. Where $P = Q$, autograd gives gradient 0.
 
     Args:
         P: rotation matrices `(*batch, 3, 3)`.
@@ -209,7 +210,7 @@ def _square(v: Tensor) -> Tensor:
 
 
 def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:
-    """Raise unless the last `axes` axes have length `size` and the numbers are real."""
+    """Raise unless `X` is real and its last `axes` axes all have the length `size`."""
     check_is_tensor(X, name=name)
     if X.shape[-axes:] != (size,) * axes:
         shape = ", ".join([f"{size}"] * axes)

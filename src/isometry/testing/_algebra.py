@@ -24,7 +24,8 @@ def batches(case: Case) -> None:
     """`algebra` keeps the shape, and treats the matrices of a batch separately."""
     G, n = _group(case), _group(case).size
     must = f"map X of shape (*batch, {n}, {n}) to matrices of the same shape"
-    # the last batch axis never has length n: it could be mistaken for a matrix axis
+    # no last batch axis has length n: an `algebra` that mistakes this axis for a matrix
+    # axis could return the right shape
     for batch in ((), (n + 1,), (2, n + 2)):
         X = case.ambient(*batch)
         try:
@@ -59,8 +60,8 @@ def algebra(case: Case) -> None:
 def closed_forms(case: Case) -> None:
     """A group's own formulas agree with the defaults, which use only `algebra`.
 
-    For `nearest` they agree to first order: at a distance t from the group, two
-    formulas may differ by a multiple of t^2.
+    Two formulas for `nearest` need to agree only to first order: at a distance t from
+    the group, their results may differ by a multiple of t^2.
     """
     G, X = _group(case), case.ambient(3)
     A = G.algebra(X)

@@ -14,8 +14,7 @@ Decay = Callable[[float], Tensor]
 
 # The largest error that is accepted as rounding, in units of n eps. The worst error in
 # any of the checks over 20 seeds and four dtypes is 5.1 for groups (Quadrupole in
-# tests/groups) and 7.3 for maps (polar, U(5)). The bound is twice the larger of the
-# two.
+# tests/groups) and 7.3 for maps (polar, U(5)). The bound is twice 7.3.
 ROUNDING = 14.6
 
 # The step sizes t at which an error is computed, to fit the slope of log error against
@@ -53,12 +52,13 @@ class Case:
         return X / norm(self.manifold, X, keepdim=True).clamp(min=1e-30)
 
     def tangent(self, Q: Tensor, *, angle: float) -> Tensor:
-        """Random tangent vectors whose largest rotation angle is `angle`."""
+        """Random tangent vectors at `Q` whose largest rotation angle is `angle`."""
         M = self.manifold
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
-        # Vectors this short count as zero, and are set to zero instead of scaled up. On
-        # a manifold of dimension 0, this happens to every tangent vector.
+        # A vector whose angle is at most `unit**2` counts as zero, and is set to zero
+        # instead of scaled up. On a manifold of dimension 0, all tangent vectors are
+        # zero.
         nonzero = largest > self.unit**2
         scale = torch.where(nonzero, angle / torch.where(nonzero, largest, 1), 0)
         # project again, because the scaling has also enlarged the rounding errors
@@ -69,7 +69,10 @@ class Case:
         return s.reshape(*s.shape, *[1] * len(self.manifold.shape)) * E
 
     def require(self, method: str, must: str, gap: Tensor, scale: float = 1.0) -> None:
-        """Raise unless a gap is at most `ROUNDING * n * eps * scale` everywhere."""
+        """Raise unless `gap` is zero up to rounding, `ROUNDING * n * eps * scale`.
+
+        The error message says that `method` must do what `must` says.
+        """
         self.bound(method, must, gap, ROUNDING * self.unit * scale)
 
     def zero(self, method: str, must: str, X: Tensor, scale: float = 1.0) -> None:
@@ -77,7 +80,10 @@ class Case:
         self.require(method, must, norm(self.manifold, X), scale=scale)
 
     def bound(self, method: str, must: str, error: Tensor, bound: float) -> None:
-        """Raise unless an error is at most `bound` everywhere."""
+        """Raise unless every entry of `error` has an absolute value of at most `bound`.
+
+        The error message says that `method` must do what `must` says.
+        """
         worst = largest_of(error)
         # not `worst > bound`, which would accept NaN
         if not worst <= bound:
@@ -89,8 +95,9 @@ class Case:
         The case must be in double precision. Errors at the level of rounding are not
         fitted.
         """
-        # If the order is high, only long steps have an error above rounding. Otherwise
-        # leave out the longest steps, where higher powers of t are not negligible.
+        # A low order is fitted without the two longest steps, where higher powers of t
+        # are not negligible. A high order needs them, because only long steps have an
+        # error above rounding.
         steps = _STEPS if order > 3 else _STEPS[2:]
         noise = 25 * ROUNDING * self.unit
         slope = fitted_slope(steps, [largest_of(error(t)) for t in steps], noise)
@@ -117,7 +124,7 @@ def dot(manifold: AbstractManifold, X: Tensor, Y: Tensor) -> Tensor:
 
 
 def largest_of(error: Tensor) -> float:
-    """The largest absolute value of the entries; NaN if any entry is NaN."""
+    """The largest absolute value in a tensor: NaN if any entry is NaN, 0 if empty."""
     return float(error.abs().max()) if error.numel() else 0.0
 
 

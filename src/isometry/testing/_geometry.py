@@ -104,7 +104,7 @@ def geodesics(case: Case) -> None:
 def logarithm(case: Case) -> None:
     """log undoes exp for angles up to 1, and the distance is symmetric.
 
-    In a group, every point in the component of Q has a logarithm.
+    In a group, every point in the connected component of Q has a logarithm at Q.
     """
     M, Q = case.manifold, case.points(3)
     for angle in (0.0, 1e-4, 1.0):
@@ -119,7 +119,7 @@ def logarithm(case: Case) -> None:
         length = M.inner(Q, E, E).sqrt()
         case.require("distance", "be the length of `log`", there - length, scale=3)
     if isinstance(M, AbstractGroup) or M.dimension == 0:
-        # log exists only if P is in the same component as Q
+        # log exists only if P is in the same connected component as Q
         P = case.points(3) if M.is_connected else M.exp(Q, case.tangent(Q, angle=7.0))
         gap = M.exp(Q, M.log(Q, P)) - P
         case.zero("log", "reach every point of a component", gap, scale=10)
@@ -161,10 +161,10 @@ def transport(case: Case) -> None:
 
 
 def curvature(case: Case) -> None:
-    """The curvature of a plane of tangent vectors agrees with small triangles.
+    """The curvature K of a tangent plane agrees with the sides of small triangles.
 
-    It depends only on the plane, and not on the vectors E and F that span it. If they
-    are orthonormal, dist(exp tE, exp tF)^2 = 2 t^2 - K t^4 / 3 + O(t^5).
+    If E and F are orthonormal, dist(exp tE, exp tF)^2 = 2 t^2 - K t^4 / 3 + O(t^5). K
+    depends only on the plane that E and F span, and not on E and F themselves.
     """
     M, wide = case.manifold, case.wide
     if M.dimension < 2:
@@ -178,7 +178,7 @@ def curvature(case: Case) -> None:
         wide.require("curvature", "not be negative in a group", K.clamp(max=0))
     t = 0.05
     sides = [M.distance(M.exp(Q, h * E), M.exp(Q, h * F)) for h in (t, -t)]
-    # odd powers of t cancel in the mean
+    # in the mean over t and -t, odd powers of t cancel
     gap = 3 * (2 * t**2 - (sides[0] ** 2 + sides[1] ** 2) / 2) / t**4 - K
     # The worst error over 20 seeds is 1.05e-3, on the complex Stiefel(3, 2), where K is
     # more than 1. The bound is twice this error.

@@ -80,9 +80,9 @@ def check_manifold(
     - Every point of the identity component has a logarithm.
 
     Bounds on rounding errors are multiples of $n \varepsilon$. Slopes, gradients and
-    finite differences are computed in double precision, also if `dtype` is in single
-    precision. The check takes a few seconds for a small
-    manifold, so choose small sizes.
+    finite differences are computed in double precision, even if `dtype` is a dtype of
+    single precision. The check takes up to a few seconds for a small manifold, so
+    choose small sizes.
 
     Args:
         manifold: an instance of your class.
@@ -102,7 +102,8 @@ def check_manifold(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     case = Case(manifold, manifold.resolve_dtype(dtype), generator)
-    # the algebra comes first, because a wrong algebra breaks most other contracts too
+    # the contracts for the algebra come before the contracts for all manifolds, because
+    # a wrong algebra breaks most of these too
     contracts = _GROUP if isinstance(manifold, AbstractGroup) else ()
     with generator.device:
         for contract in (_points.equality, *contracts, *_MANIFOLD):

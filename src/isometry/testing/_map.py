@@ -93,7 +93,7 @@ def check_map(
 def _claims(
     group: AbstractManifold, retraction: RetractionLike | MatrixFunction
 ) -> _Claims:
-    """What a map says about itself; a plain function says nothing."""
+    """The properties that a map claims; for a plain function, the defaults."""
     if not isinstance(retraction, AbstractMap | str):
         return _Claims(retraction)
     # `resolve` raises if the map is not a retraction

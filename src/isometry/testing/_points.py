@@ -88,9 +88,9 @@ def sampling(case: Case) -> None:
 
 
 def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
-    """The samples `Q` and `moved` agree in their first and second moments.
+    """Raise unless the samples `Q` and `moved` have the same distribution.
 
-    The moments of eight random linear functionals are compared.
+    The first and second moments of eight random linear functionals are compared.
     """
     for C in case.ambient(8):
         for power in (1, 2):
@@ -234,7 +234,7 @@ def derivatives(case: Case) -> None:
         if name.startswith("point"):
             _check(wide, name, method, [Q, near, 0 * X, Y])
     _check(wide, "log", table["log"], [Q, Q, X, Y])
-    # at equal points, where the distance has a kink, its gradient is set to 0
+    # the distance has a kink at equal points, where its gradient is defined as 0
     leaves = [Q.clone().requires_grad_() for _ in range(2)]
     for G in torch.autograd.grad(M.distance(*leaves).sum(), leaves):
         wide.bound("distance", "have the gradient 0 at the point itself", norm(M, G), 0)
@@ -253,8 +253,8 @@ def _check(case: Case, name: str, method: TensorMethod, inputs: list[Tensor]) ->
     leaves = [X.clone().requires_grad_() for X in inputs]
     value = method(*leaves)
     C = torch.randn(value.shape, dtype=value.dtype, generator=case.generator)
-    # If autograd sees no dependence on an argument, its gradient is zero. If the value
-    # does depend on it, the comparison below fails.
+    # If autograd sees no dependence on an argument, it returns None, which becomes a
+    # gradient of zero. If the value does depend on the argument, the comparison fails.
     gradients: Sequence[Tensor] = [torch.zeros_like(X) for X in leaves]
     if value.requires_grad:
         gradients = torch.autograd.grad(
