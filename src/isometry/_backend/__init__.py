@@ -2,8 +2,8 @@
 
 `Backend` computes with torch's operations, on any device. `NativeBackend` computes in
 C, for real numbers on the CPU; its results differ only by rounding. What torch computes
-faster than C, `NativeBackend` inherits from `Backend`. For small matrices, even asking
-`backend_for` takes too long; `is_large` tells whether to ask.
+faster than C, `NativeBackend` inherits from `Backend`. For small matrices, even a call
+of `backend_for` may take longer than C saves; `is_large` tells whether it is worth it.
 
 The C library is optional: it comes with a wheel, or is built when it is first needed.
 Where it cannot be built or used, and with `ISOMETRY_NATIVE=0`, `Backend` computes

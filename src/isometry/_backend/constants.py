@@ -1,4 +1,4 @@
-"""Numbers that Python and C must agree on; the build passes them to the compiler."""
+"""Constants of the backends; the build passes those that C needs to the compiler."""
 
 from typing import Literal, get_args
 
@@ -25,22 +25,21 @@ LEAKY_SLOPE = 0.1
 # `skew`, and for the autograd function that computes the weight of a layer.
 FEWEST_ROWS = 32
 
-# If a symmetric or skew matrix A has at least this many rows, only the lower half of
-# A^2 is computed, and then mirrored. At n = 512 this takes 0.58 times as long as the
-# full product. With fewer rows than this, the full product is as fast.
+# If a symmetric or skew matrix A has at least this many rows, C computes only the lower
+# half of A^2, and mirrors it. With fewer rows than this, the full product is as fast.
 HALVED_FROM = 96
 
 # The largest number of matrices in a linear combination in C, and so the largest number
 # of slots of a polynomial.
 MOST_SLOTS = 8
 
-# The largest number of axes of a tensor that `unchanged` can watch. C stores the shape
-# and the strides of the tensor in arrays of this length.
+# The largest number of axes of a tensor that `unchanged` in memory.py can watch. C
+# stores the shape and the strides of the tensor in arrays of this length.
 MOST_AXES = 8
 
 
 def compiler_options() -> list[str]:
-    """Options that define the numbers above for a C compiler."""
+    """Compiler options that define the constants that the C sources use."""
     values: dict[str, float] = {
         "HALVED_FROM": HALVED_FROM,
         "MOST_SLOTS": MOST_SLOTS,

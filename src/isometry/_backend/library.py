@@ -156,7 +156,7 @@ def matrix_product(blas: Any, dtype: torch.dtype) -> Any:
         AttributeError: if the BLAS does not export its matrix product.
         BuildError: if the BLAS has its own threads.
     """
-    # 0 means no threads, 1 OpenBLAS's own threads, and 2 OpenMP
+    # OpenBLAS returns 0 if it has no threads, 1 for its own threads, and 2 for OpenMP
     parallel = getattr(blas, "openblas_get_parallel", None)
     if parallel is not None and parallel() not in (0, 2):
         raise BuildError(

@@ -6,18 +6,18 @@
 own writes, but it does not see a write through `.data`, a numpy view or another
 process. `unchanged` reads every byte, so it finds these writes too.
 
-Getting fresh pages from the operating system is slow. For batches of small matrices it
-takes about as long as the arithmetic, and at n = 1024 a fifth as long. Torch caches
-memory on accelerators, but not on the CPU.
+Getting fresh pages from the operating system is slow. Torch caches memory on
+accelerators, but not on the CPU.
 
 `recycled` returns an uninitialized tensor and, unless it is small or huge, remembers
-its storage. Once nothing else refers to the storage, a later call may use it again.
-Tensors that are needed only during one call share storages of any sufficient size.
+its storage. Once nothing else refers to the storage, a later call may use it again. A
+temporary tensor, which is needed only during one call, may also use a storage that is
+larger than the tensor.
 
-All threads share one list of storages. A call removes the list from the pool while it
-searches, so that no other call can find the same free storage. The other call may come
-from another thread, or from a signal handler, a finalizer or one of torch's modes that
-runs during the search.
+All threads share the storages in `_pool`. A call of `recycled` takes all of them out
+while it searches, so that no other call can find the same free storage. Another call
+may begin in the meantime: in another thread, or in a signal handler, a finalizer or one
+of torch's modes that runs during the search.
 """
 
 import math
@@ -51,8 +51,9 @@ _MOST_STORAGES = 16
 _NOTHING = bytearray()
 _number_of_bytes = attrgetter("nbytes")
 
-# The list of all storages, inside another list. A call of `recycled` takes the inner
-# list out, and puts it back when it is done.
+# The storages that `recycled` remembers, in a list inside this list. The pool is empty
+# at first, after `release_memory()`, and while a call of `recycled` has taken the inner
+# list out. Calls that overlap may leave several lists, which `_take_storages` joins.
 _pool: list[list[Any]] = []
 
 
@@ -73,8 +74,8 @@ def address(X: Any, dtype: torch.dtype) -> int | None:
         pointer = X.data_ptr()
         # A tensor without memory has the address 0. FSDP leaves such tensors behind
         # when it frees storages, and some of torch's tensors of zeros have no memory
-        # either. An empty tensor may have the address 0, because C reads nothing from
-        # it.
+        # either. The address 0 is accepted only for an empty tensor, because C reads
+        # nothing from it.
         if pointer or X.numel() == 0:
             return pointer
     return None
@@ -132,8 +133,8 @@ def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> Unchange
 
     Args:
         tensors: tensors for which `is_block` is true.
-        after: the result of an earlier call. The new function checks the tensors of the
-            earlier call first.
+        after: the result of an earlier call, or None. The new function first checks the
+            tensors of that call, and then its own.
     """
     watch = c_watch()
     if watch is None:
@@ -165,16 +166,17 @@ def _has_memory(like: Tensor) -> bool:
 def recycled(shape: Sequence[int], like: Tensor, *, temporary: bool = False) -> Tensor:
     """An uninitialized tensor, if possible in the memory of an earlier tensor.
 
-    Memory is reused only if nothing refers to it any more, and its size is equal. So a
-    graph may hold the tensor for any length of time. A training step with the same
-    sizes as the step before gets the same pages again.
+    Memory is reused only if nothing refers to it any more. So an autograd graph may
+    hold the tensor for any length of time. Unless `temporary`, the memory must also
+    have exactly the size of the tensor. A training step with the same sizes as the step
+    before gets the same pages.
 
     Args:
         shape: shape of the new tensor.
         like: gives the dtype and the device.
-        temporary: whether the tensor is dropped before the caller returns. Then larger
-            memory will do, too. If there is none, the new memory replaces all smaller
-            memory that is free.
+        temporary: whether the caller drops the tensor before returning. Then the memory
+            may also be larger than the tensor. If all free memory is too small, it is
+            dropped, and new memory takes its place.
     """
     size = math.prod(shape) * like.element_size()
     if not _SMALLEST <= size <= _MOST_BYTES or not _has_memory(like):
@@ -223,8 +225,8 @@ def _is_free(storages: list[Any], i: int) -> bool:
     # other code may refer to the same Python object, which is still one owner in C++
     if _references(storages, i) > _ONE_REFERENCE:
         return False
-    # Another process may read shared memory. For example, a training process reads the
-    # batches that the workers of its DataLoader have made.
+    # Another process may still read the storage if it is shared. For example, a worker
+    # of a DataLoader shares the storages of its batches with the training process.
     return not storages[i].is_shared()
 
 

@@ -2,9 +2,9 @@
 
 For a small matrix, calling torch takes longer than the arithmetic, so the polynomial of
 a single matrix is one call to C. For a large matrix, C makes fewer passes over memory
-than torch's operations, which saves 8 percent of a layer's training step at n = 1024.
-For a batch of matrices, torch computes the products of the polynomial, with one
-exception: C computes the squares of matrices with `HALVED_FROM` rows or more.
+than torch's operations. For a batch of matrices, torch computes the products of the
+polynomial, with one exception: C computes the squares of matrices with `HALVED_FROM`
+rows or more.
 
 The kernels do not check their arguments. So this file checks each tensor that it is
 given before it passes the address to a kernel: a wrong call raises an error, instead of
@@ -39,10 +39,11 @@ from isometry._backend.store import BuildError
 from isometry._dtypes import PRECISIONS
 from isometry._torch import dispatch_modes
 
-# In the recurrence h_t = sigma(W h_{t-1} + u_t), u_t is called the drive. The gradient
-# with respect to W is the sum of d_t^T h_{t-1} over all time steps, where d_t is the
-# gradient with respect to u_t. Each thread gathers up to this many rows of d_t and of
-# h_{t-1} for one product, or more if its part of one time step has more rows.
+# In the recurrence h_t = sigma(W h_{t-1} + u_t), let d_t be the gradient with respect
+# to u_t. Both d_t and h_{t-1} have one row for each sequence, and the gradient with
+# respect to W is the sum of d_t^T h_{t-1} over all time steps. Each thread computes
+# this sum for its own sequences. It gathers rows of several time steps for one product:
+# up to this many rows, or all rows of one time step if it has more.
 _ROWS_TOGETHER = 512
 
 
@@ -60,15 +61,16 @@ class CRecurrence(ctypes.Structure):
 class NativeBackend(Backend):
     """The backend that computes in C, for one dtype.
 
-    The inherited methods compute what torch computes faster than C: squares of small
-    matrices, and the polynomials of batches, since one call of torch's batched product
-    makes use of all threads. They call `square` of this class, so for large matrices
-    the squares in these polynomials are computed in C.
+    The methods of this class leave to the inherited methods what torch computes faster
+    than C: squares of small matrices, and polynomials of batches, since torch's batched
+    product uses all threads. The inherited methods call `square` of this class, so C
+    computes the squares in the polynomials of a batch if its matrices are large.
 
-    This is the only class of the library that overrides methods of a class that is not
-    abstract. Each backend needs the other: C leaves batches to torch, and torch's
-    operations on these batches need squares from C. With two independent classes, each
-    would hold an object of the other, and an abstract class would repeat all methods.
+    Apart from autograd functions, this is the only class of the library that overrides
+    methods of a class that is not abstract. Each backend needs the other: C leaves
+    batches to torch, and torch's operations on these batches need squares from C. If
+    the classes were independent, each would need an object of the other, and an
+    abstract class would have to declare every method a third time.
 
     Args:
         library: our C library.
@@ -149,7 +151,7 @@ class NativeBackend(Backend):
         # matrix, `contiguous` copies nothing.
         Gt = G.mT.contiguous()
         g, X = self._pointer("G", Gt, n * n), torch.empty_like(Gt)
-        # memory for L, R, the gradient of L and one gradient for each slot
+        # memory for L, R, and the gradients with respect to L and to each slot
         scratch = recycled((3 + polynomial.products, n, n), X, temporary=True)
         outputs = (X.data_ptr(), scratch.data_ptr())
         self._c.pull_back(self.gemm, w, g, *outputs, *table, n)
@@ -194,20 +196,20 @@ class NativeBackend(Backend):
         return pointer
 
     def _matrices(self, name: str, X: Tensor) -> tuple[int, int, int]:
-        """The batch size (0 if n is 0), n and the address of n x n matrices."""
+        """The batch size (0 if n is 0), n, and the address of the n x n matrices X."""
         n = X.shape[-1]
         batch = X.numel() // (n * n) if n else 0
         return batch, n, self._pointer(name, X, batch * n * n)
 
     def _slots(self, W: Tensor, least: int, n: int) -> int:
-        """The address of W, which must have at least so many slots of n x n numbers."""
+        """The address of W, which must have `least` slots or more of n x n numbers."""
         slots = W.shape[0]
         if slots < least:
             raise ValueError(f"`W` must have {least} slots or more; got {slots}.")
         return self._pointer("W", W, slots * n * n)
 
     def _recurrence(self, r: Recurrence) -> CRecurrence:
-        """The recurrence as C reads it; the caller must keep the tensors alive."""
+        """The recurrence as C reads it; the caller must keep its tensors alive."""
         n, batch = len(r.W), r.time_steps.batch
         starts, sizes, length = r.time_steps.arguments
         name, epsilon = r.sigma
@@ -237,8 +239,8 @@ class PolynomialTable(NamedTuple):
     The fields are arguments of `evaluate` and `pull_back` in C, in this order.
 
     Attributes:
-        numbers: the coefficients of all stages, the coefficients of the slots in the
-            final combination, and at the end the multiple of I in it.
+        numbers: the coefficients of all stages, then the coefficients of the final
+            combination, in which the multiple of I comes last.
         powers: the number of powers.
         stages: the number of stages.
         squares: a bit mask, in which bit s is set if stage s is a square.
@@ -252,10 +254,11 @@ class PolynomialTable(NamedTuple):
 
 @lru_cache(maxsize=256)
 def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTable:
-    """The table of a polynomial, with coefficients of one dtype.
+    """The `PolynomialTable` of a polynomial, with coefficients of this dtype.
 
     Raises:
-        ValueError: if the polynomial does not have the sizes that C requires.
+        ValueError: if C cannot evaluate polynomials with these powers, stages and
+            squares.
     """
     powers, stages, slots = polynomial.powers, polynomial.stages, polynomial.products
     _require(powers in (2, 3), "powers", powers, "be 2 or 3")
@@ -268,9 +271,9 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     numbers = [number for stage in stages for number in (*stage.L, *stage.R[1:])]
     identity, *final = polynomial.rows[-1]
     numbers += [*final, identity]
-    # A stage that reads k slots has 1 + k numbers for L, starting with the multiple of
-    # I, and k numbers for R. After the last stage come the numbers of the final
-    # combination: one for each slot, then the multiple of I.
+    # Stage s reads k = powers + s slots. It has 1 + k numbers for L, starting with the
+    # multiple of I, and k numbers for R. The sum of 1 + 2 k over all stages is the
+    # product below. The final combination has one number for each slot, and one for I.
     size = len(stages) * (2 * powers + len(stages)) + slots + 1
     _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
     array = (PRECISIONS[dtype].c_type * size)(*numbers)

@@ -18,7 +18,7 @@ class Pointwise(NamedTuple):
     """One nonlinearity h = sigma(z), with a threshold b unless `threshold` is None.
 
     Only `smooth_modrelu` uses the argument `smoothing`. It is a pair: epsilon, and
-    memory for the modulus m of every complex entry.
+    memory for m = sqrt(|z|^2 + epsilon) of every complex entry z.
     """
 
     # apply_(z, b, smoothing) overwrites z with h, and writes m if `keeps_moduli`;
@@ -29,7 +29,8 @@ class Pointwise(NamedTuple):
     adjoint_: Callable[[Tensor, Tensor, Any, Any, Any], object]
     # function(z, b, epsilon) returns h and can be differentiated
     function: Callable[[Tensor, Any, float], Tensor]
-    # the length of the threshold, divided by the length of the state
+    # the length of the threshold, divided by the length of the state; None if there is
+    # no threshold
     threshold: float | None = None
     # whether `apply_` writes m, because `adjoint_` needs it
     keeps_moduli: bool = False
@@ -47,7 +48,7 @@ class Sigma(NamedTuple):
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:
-    r"""$\operatorname{sign}(z) \max(|z| + b, 0)$ for a real z; zero at zero."""
+    r"""Real modReLU, $\operatorname{sign}(z) \max(|z| + b, 0)$; zero if z is zero."""
     return torch.sign(z) * torch.relu(z.abs() + b)
 
 
@@ -65,7 +66,7 @@ def _modrelu_adjoint_(
 
 
 def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
-    r"""$\frac{z}{|z|} \max(|z| + b, 0)$ for a complex z; zero at zero."""
+    r"""Complex modReLU, $\frac{z}{|z|} \max(|z| + b, 0)$; zero if z is zero."""
     m = z.abs()
     nonzero = m > 0
     # Where m is 0, divide by 1. If 0 / 0 were computed and replaced afterwards, the
@@ -109,7 +110,7 @@ def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
 
 def _smooth_modrelu_(z: Tensor, b: Tensor, smoothing: tuple[float, Tensor]) -> None:
     Z, (epsilon, m) = complex_rows(z), smoothing
-    # unlike |z|^2, this overflows only if |z| does
+    # unlike |z|^2, `hypot` overflows only if |z| does
     torch.hypot(Z.abs(), m.new_full((), math.sqrt(epsilon)), out=m)
     Z.mul_(torch.relu(m + b) / (m + epsilon))
 
@@ -122,14 +123,15 @@ def _smooth_modrelu_adjoint_(
     size = torch.relu(m + b)
     g = size / (m + epsilon)
     D.masked_fill_(g == 0, 0.0)
-    # not z itself but z / (m + epsilon), which is h / (m + b)
-    z = H / torch.where(g == 0, 1.0, size)
-    dot = z.real * D.real + z.imag * D.imag
+    # z / (m + epsilon), computed as h / (m + b)
+    scaled_z = H / torch.where(g == 0, 1.0, size)
+    dot = scaled_z.real * D.real + scaled_z.imag * D.imag
     db += dot.sum(0)
-    # Since dm/dz = z / m, the change of g with m adds z (z . D) dg/dm / m, with
-    # dg/dm = (epsilon - b) / (m + epsilon)^2. The variables `z` and `dot` each contain
-    # one factor of 1 / (m + epsilon), so only (epsilon - b) / m is left.
-    D.mul_(g).add_(z * ((epsilon - b) / m * dot))
+    # The gradient with respect to z is g D + z (z . D) dg/dm / m. The second term comes
+    # from the change of g with m, since dm/dz = z / m. Here dg/dm is
+    # (epsilon - b) / (m + epsilon)^2, and of the two factors 1 / (m + epsilon), one is
+    # already in `scaled_z`, and the other in `dot`.
+    D.mul_(g).add_(scaled_z * ((epsilon - b) / m * dot))
 
 
 def real_rows(x: Tensor) -> Tensor:

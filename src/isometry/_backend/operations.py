@@ -1,7 +1,8 @@
 """The backend that computes with torch's operations, on any device.
 
-Every product writes into existing memory, with `out=` or in place, so autocast does not
-change its dtype.
+Products are written into existing memory, with `out=` or in place, so autocast does not
+change their dtype. The exception is one product in `scan_adjoint`, and the caller of
+`scan_adjoint` turns autocast off.
 """
 
 from functools import lru_cache
@@ -16,17 +17,17 @@ from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.polynomial import Polynomial
 from isometry._backend.recurrence import Gradients, Recurrence
 
-# A sum is a number for one matrix, an array for several matrices, and a tensor where
-# the host must not wait for the device. One matrix does not get an array of length one:
-# at n = 64, operations on such arrays would take a tenth of the time of an exponential.
+# A power sum: a number for one matrix, an array for several matrices, or a tensor where
+# the host must not wait for the device. One matrix does not get an array of length one,
+# because operations on arrays take longer than operations on numbers.
 Sum = float | NDArray | Tensor
 PowerSums = tuple[Sum, Sum, Sum]
 
-# A sum over a matrix is split into partial sums over whole rows, and these are added in
-# double precision. Each partial sum covers either one row, of any length, or several
-# rows with at most this many terms in total. When all n^2 terms were added in one sum,
-# the bounds on the largest angle were too low, by up to 0.4 % at n = 127 and by 4 % at
-# n = 2048.
+# `power_sums` splits the sum over a matrix into partial sums over whole rows, and adds
+# these in double precision. Each partial sum covers either one row, of any length, or
+# several rows with at most this many terms in total. When all n^2 terms were added in
+# single precision, the bounds on the largest angle were too low, by up to 0.4 % at
+# n = 127 and by 4 % at n = 2048.
 _MOST_TERMS = 128
 
 # The gradient with respect to W is a sum of products d_t^T h_{t-1} over all time steps
@@ -38,7 +39,7 @@ _TIME_STEPS_TOGETHER = 8
 
 @lru_cache
 def _pieces(n: int, terms: int) -> int:
-    """Number of partial sums of equal length, for n rows of `terms` terms each."""
+    """How many equal partial sums `power_sums` forms, for n rows of `terms` terms."""
     divisors = (p for p in range(1, n) if n % p == 0)
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
@@ -67,8 +68,9 @@ def power_sums(pair: Tensor) -> PowerSums:
 class Backend:
     """The backend that computes with torch's operations.
 
-    Its methods take matrices of shape (batch, n, n), or slots of shape (slots, batch,
-    n, n); polynomial.py explains slots. `NativeBackend` overrides these methods for
+    Matrices have the shape (batch, n, n), with any number of batch axes in `skew` and
+    `skew_adjoint`, and none in `multiply`. Slots `W` have the shape (slots, batch, n,
+    n); polynomial.py explains slots. `NativeBackend` overrides these methods for
     tensors that C can read.
     """
 
@@ -86,7 +88,7 @@ class Backend:
         torch.bmm(A, A, out=out)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
-        """The product X Y of two single matrices, or X^T Y if `transposed`."""
+        """The product X Y of two n x n matrices, or X^T Y if `transposed`."""
         return torch.mm(X.mT if transposed else X, Y, out=torch.empty_like(Y))
 
     def powers(self, W: Tensor, skip_up_to: float) -> PowerSums | None:
@@ -99,8 +101,9 @@ class Backend:
         Returns the `power_sums` of $A^2$ and $A^4$, or None if $A^4$ was not computed.
         """
         self.square(W[0], W[1])
-        # On an accelerator, the host would have to wait for this norm, and again for
-        # the power sums. So A^4 is always computed there, and the host waits only once.
+        # The norm of A^2 tells whether A^4 is needed. On an accelerator, the host would
+        # have to wait for the norm, and then again for the power sums. So A^4 is always
+        # computed there, and the host waits only once.
         if W.is_cpu:
             norm = float(torch.linalg.matrix_norm(W[1]).max())
             if norm * norm * (1.0 if W.is_complex() else 0.5) <= skip_up_to:
@@ -135,12 +138,16 @@ class Backend:
         return Q
 
     def pull_back(self, W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
-        """The skew gradient with respect to A, given the gradient G for p(A)."""
-        # `scratch` holds, one matrix after the other: L; R, and later the gradient of R
-        # in its place; the gradient of L; the gradient of F; and one gradient for each
-        # slot. The gradients of R, L and F are adjacent in memory. So one thin product
-        # with the transposed coefficients adds their contributions to the gradients of
-        # all slots.
+        """The skew gradient with respect to A, of a function of p(A).
+
+        G is the gradient of the function with respect to p(A).
+        """
+        # "The gradient of M" is short for the gradient with respect to a matrix M.
+        # `scratch` holds in this order: L; R, later replaced with the gradient of R;
+        # the gradients of L and F; and the gradients of all slots. The gradients of R,
+        # L and F are adjacent rows of `flat`, so one product of the transposed
+        # coefficients with these rows computes what they contribute to the gradients of
+        # the slots.
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         values = _flat(W)
         scratch = recycled((4 + polynomial.products, *W.shape[1:]), W, temporary=True)
@@ -154,7 +161,8 @@ class Backend:
                 # L has no term in A, and all its other terms are Hermitian, so L is
                 # Hermitian. The gradient with respect to L is G L + L G, and only its
                 # Hermitian part matters. (G + G^H) L has the same Hermitian part, and
-                # takes one product instead of two. It is written to the place of R.
+                # takes one product instead of two. A square needs no R, so the product
+                # is written to the place of R.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
                 sums[1:k].addmm_(stage.transposed[1:], factor_gradients[:1])
             else:
@@ -186,7 +194,7 @@ class Backend:
         dH: Tensor | None,
         dh_last: Tensor | None,
     ) -> Gradients:
-        """Write the gradient with respect to the drive into D; return the others.
+        """Write the gradient with respect to the drive into D; return `Gradients`.
 
         Args:
             D: memory for the gradient with respect to the drive.
@@ -227,10 +235,11 @@ class Backend:
 class StageTensors(NamedTuple):
     """The coefficients of one stage of a polynomial as tensors.
 
-    `identity` is the multiple of I in L. `factors` has the rows L and R without I, and
-    in the last stage `final` has the row F. `transposed` has the columns R, L and F,
-    since `pull_back` stores their gradients in this order. If the stage is a square, L
-    is the only row of `factors` and the only column of `transposed`.
+    `identity` is the multiple of I in L. `factors` has two rows, the other coefficients
+    of L and of R. `final` has one row, the coefficients of the final combination F
+    without I; it is None except in the last stage. `transposed` has these rows as
+    columns, in the order in which `pull_back` stores the gradients: R, L, and F in the
+    last stage. If the stage is a square, `factors` and `transposed` contain only L.
     """
 
     identity: float
@@ -265,9 +274,10 @@ def rows_of(
 
 
 def _flat(W: Tensor) -> Tensor:
-    """A view of W, of shape (slots, ...), as a real matrix with one row for each slot.
+    """`W`, of shape (slots, ...), viewed as a real matrix with one row for each slot.
 
-    A linear combination of slots is then one thin product with a row of coefficients.
+    So a linear combination of slots is one product, a row of coefficients times this
+    matrix.
     """
     return (torch.view_as_real(W) if W.is_complex() else W).view(W.shape[0], -1)
 
@@ -280,12 +290,12 @@ def _add_identity(X: Tensor, multiple: float) -> None:
 def _through_powers(W: Tensor, g: Tensor, count: int, scratch: Tensor) -> Tensor:
     """The skew gradient with respect to A, given the gradients g for its powers.
 
-    The powers are A, A^2 and, if `count` is 3, A^4. A^2 and A^4 are Hermitian, so only
-    the Hermitian part of a gradient G with respect to one of them matters. It is S / 2
-    with S = G + G^H. Pulling S / 2 back through the square of A^2 gives
-    (S A^2 + A^2 S) / 2, the Hermitian part of S A^2. Pulling S / 2 back through the
-    square of A gives -(S A + A S) / 2, the skew part of -S A. The last line takes twice
-    the skew part, so the line before it has a factor of one half.
+    The powers are A, A^2 and, if `count` is 3, A^4. A^2 and A^4 are Hermitian, so if G
+    is the gradient with respect to one of them, only its Hermitian part S / 2 matters,
+    where S = G + G^H. Pulling S / 2 back from A^4 to A^2 gives (S A^2 + A^2 S) / 2, the
+    Hermitian part of S A^2. Pulling S / 2 back from A^2 to A gives -(S A + A S) / 2,
+    the skew part of -S A. The last line takes twice the skew part, so the line before
+    it has a factor of one half.
     """
     gA, gA2 = g[:2]
     if count == 3:

@@ -2,17 +2,17 @@ r"""The polynomials of skew matrices that a backend evaluates.
 
 A polynomial is computed in one tensor `W` of shape (slots, batch, n, n). The first slot
 holds $A$. The next slots hold the products $P_1$, $P_2$ and so on. The first product is
-$A^2$, and the second may be $A^4$. Each later product is called a stage. It has two
-factors, and the result is the last product plus a matrix $F$:
+$A^2$, and the second may be $A^4$. Each later product is called a stage, and has two
+factors, $L_j$ and $R_j$. The polynomial $p(A)$ is the last product plus a matrix $F$:
 
 $$ P_j = L_j R_j, \qquad
    L_j, R_j \in \operatorname{span}(I, A, P_1, \ldots, P_{j-1}), \qquad
    p(A) = L_m R_m + F. $$
 
-Here $m$ is the number of products, and $F$ is a linear combination of $I$ and all
-slots. The last product is added to the result and has no slot. A linear combination is
-stored as a row of coefficients: first the multiple of $I$, then one number for each
-slot that is filled at that point.
+Here $m$ is the number of products. The last product has no slot, so the slots hold $A$
+and $P_1, \ldots, P_{m-1}$, and $F$ is a linear combination of $I$ and all slots. A
+linear combination is stored as a row of coefficients: first the multiple of $I$, then
+one number for each slot that is filled at that point.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class Stage(NamedTuple):
     Attributes:
         L: the row of the left factor.
         R: the row of the right factor, which contains no multiple of I.
-        is_square: whether L and R are equal, without terms in I and A. In all our
-            schemes, L is then Hermitian.
+        is_square: whether L and R are equal and contain neither I nor A. In all our
+            schemes, such an L is Hermitian.
     """
 
     L: Row
@@ -50,7 +50,7 @@ class Polynomial:
 
     @cached_property
     def powers(self) -> int:
-        """2 for A and A^2; 3 for A, A^2 and A^4."""
+        """The number of powers: 2 for A and A^2; 3 for A, A^2 and A^4."""
         return len(self.rows[0]) - 1
 
     @cached_property
@@ -61,5 +61,5 @@ class Polynomial:
 
     @cached_property
     def products(self) -> int:
-        """The number of products, which is also how many slots the last one reads."""
+        """The number of products, with A^2 and A^4; F reads equally many slots."""
         return len(self.rows[-1]) - 1

@@ -37,7 +37,7 @@ class TimeSteps:
     @staticmethod
     def equal(length: int, batch: int) -> "TimeSteps":
         """The time steps of `batch` sequences that all have this length."""
-        # not `_equal`, because Dynamo ignores `lru_cache` and warns about it
+        # a graph does not call `_equal`, since Dynamo ignores and reports `lru_cache`
         if torch.compiler.is_compiling():
             return TimeSteps((batch,) * length)
         return _equal(length, batch)
@@ -64,7 +64,10 @@ class TimeSteps:
         return len(self.sizes) == 0 or self.sizes[0] == self.sizes[-1]
 
     def cut(self, length: int | None) -> list[tuple["TimeSteps", slice]]:
-        """Consecutive parts of at most `length` time steps, with the rows of each."""
+        """Consecutive parts of at most `length` time steps, with the rows of each part.
+
+        If `length` is None, there is only one part.
+        """
         if length is None or length >= len(self.sizes):
             return [(self, slice(None))]
         cuts = []
@@ -123,11 +126,12 @@ class TimeSteps:
 
 
 class Recurrence(NamedTuple):
-    """What a recurrence is, apart from its drive and its states.
+    """The arguments of a recurrence, except its drive.
 
-    `b` is the threshold of the nonlinearity, if it has one, and `h0` are the states
-    before the first time step. `m` is memory for the moduli of smooth modReLU, whose
-    derivative cannot be computed from its value alone.
+    `W` is (n, n). `b` is the threshold of the nonlinearity, or None if it has none.
+    `h0`, of shape (batch, n), holds the states before the first time step. `m`, of
+    shape (rows, n / 2), is memory for the moduli of smooth modReLU, and None for other
+    nonlinearities. The derivative of smooth modReLU is computed from them.
     """
 
     W: Tensor

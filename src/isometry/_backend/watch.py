@@ -1,7 +1,8 @@
 """Functions that tell whether tensors have changed, in C (bytes.c) and in Python.
 
-`unchanged` in memory.py chooses between the two. The C library is not linked to torch,
-so Python passes it the addresses of the functions that it calls in torch's C interface.
+`unchanged` in memory.py chooses between the two. The C library is not linked to torch.
+So Python looks up the functions of torch's C interface that the library calls, and
+passes their addresses to it.
 """
 
 import ctypes
@@ -23,8 +24,8 @@ _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides"
 def watch_in_python(tensors: tuple[Tensor, ...]) -> UnchangedCheck:
     """A function that returns True as long as these tensors are unchanged, in Python.
 
-    `unchanged` uses it if the function in C is not available. It is several times
-    slower.
+    `unchanged` calls `watch_in_python` only if `c_watch` returns None, because the
+    function in C is faster.
     """
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
 

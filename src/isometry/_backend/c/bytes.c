@@ -6,12 +6,13 @@
  * weight.
  *
  * Bytes are compared by a digest, which needs half the memory traffic of a comparison
- * with a copy. LANES states share the work: lane j absorbs the blocks j, j + LANES,
- * j + 2 LANES, ..., and at the end one more state absorbs the states of all lanes. Each
- * step is injective in the block and in the state, so a change of one block always
- * changes the digest. The probability that any other change leaves the digest unchanged
- * is about 2^-128, or 2^-64 on a processor without AES. One round of AES is weak, so an
- * attacker could construct a change that goes unnoticed, but there is no attacker here.
+ * with a copy. To compute it, LANES lanes share the work, and each has a state. Lane j
+ * absorbs the blocks j, j + LANES, j + 2 LANES, ..., and at the end one more state,
+ * which becomes the digest, absorbs the states of all lanes. Each step is injective in
+ * the block and in the state, so a change of one block always changes the digest. The
+ * probability that any other change leaves the digest unchanged is about 2^-128, or
+ * 2^-64 on a processor without AES. One round of AES is weak, so an attacker could
+ * construct a change that goes unnoticed, but there is no attacker here.
  *
  * ISOMETRY_MOST_AXES, the largest number of axes of a tensor that is watched, is defined
  * in constants.py, and the build passes it to the compiler. */
@@ -149,8 +150,9 @@ static void digest(const char *from, int64_t bytes, char *out)
         memcpy(last, from + bytes - rest, (size_t)rest);
         absorb(states, last, 1);
     }
-    /* absorbed one by one, not in pairs: without AES, STEP(x, y) is STEP(y, x), so a
-     * swap of the data of two paired lanes would go unnoticed */
+    /* The states of the lanes are absorbed one by one. If pairs of states were combined
+     * first, a swap of the data of two paired lanes would go unnoticed without AES,
+     * because STEP(x, y) is then equal to STEP(y, x). */
     block all = {0};
     for (int j = 0; j < LANES; j++)
         all = STEP(all, states[j]);
@@ -179,8 +181,9 @@ static int bytes_differ(const struct watched *w)
 {
     int differ = 0;
     const int64_t n = pieces(w);
-    /* not an `if` clause of the pragma, because even a parallel region of one thread
-     * takes longer than comparing a small weight */
+    /* A small weight is compared without a parallel region. An `if` clause of the
+     * pragma would leave a region of one thread, and entering it takes longer than
+     * comparing a small weight. */
     if (w->bytes < PARALLEL_FROM_BYTES) {
         for (int64_t i = 0; i < n && !differ; i++)
             differ = piece_differs(w, i);

@@ -72,9 +72,9 @@ static void NAME(mirror)(REAL *C, long n, long i0, long i1)
 }
 
 /* C = A A for symmetric or skew A: the lower part is computed, then mirrored. Each
- * panel also contains some entries above the diagonal. They are overwritten too, so
- * that C is exactly symmetric: a BLAS may sum the entries (i, j) and (j, i) in
- * different orders. */
+ * panel of rows also contains some entries above the diagonal. They are overwritten,
+ * too, so that C is exactly symmetric: a BLAS may compute the entries (i, j) and (j, i)
+ * by sums in different orders. */
 void NAME(square)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long batch, long n)
 {
     const long panels = PANELS(n);

@@ -11,8 +11,8 @@
  *
  *     sum over j < s of (2 (powers + j) + 1)  =  s (2 powers + 1) + s (s - 1)
  *
- * of the table. After the last stage come the k coefficients of the final combination,
- * and at the end the multiple of I in the result. */
+ * of the table. After the last stage comes the final combination, which is added to the
+ * last product: one coefficient for each slot, and at the end the multiple of I. */
 
 static void NAME(square_of_one)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long n)
 {
@@ -38,8 +38,8 @@ NAME(sum_terms)(const long k, const REAL *const *x, const REAL *c, REAL *y, long
 }
 
 /* Computes the same sum as `sum_terms`, for k up to ISOMETRY_MOST_SLOTS, but skips
- * terms whose factor is zero. At most four terms are added at a time, so that k is a
- * constant in each inlined loop of `sum_terms`. */
+ * terms whose factor is zero. Each call of `sum_terms` below is inlined and adds a
+ * fixed number of terms, from one to four, so a compiler can unroll its inner loop. */
 static void NAME(sum_nonzero_terms)(long k, const REAL *const *terms, const REAL *factors,
                                     REAL *y, long size, int overwrite)
 {
@@ -106,7 +106,8 @@ typedef struct {
 } NAME(combined_t);
 
 /* Adds the contributions of up to three linear combinations to the gradients g of the
- * slots `first` to k - 1. With `overwrite`, g holds nothing yet and is overwritten. */
+ * slots `first` to k - 1. With `overwrite`, g contains no gradients yet and is
+ * overwritten. */
 static void NAME(distribute)(const NAME(combined_t) *combined, long count, REAL *g,
                              long first, long k, long m, long overwrite)
 {
@@ -195,9 +196,10 @@ void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const RE
  * a product L R, then the transposed gradients are R G with respect to L, and G L with
  * respect to R. So no product has a transposed factor, which would be slower in a BLAS.
  *
- * `scratch` holds, one n x n matrix after the other: L; R, and later the gradient of R
- * in its place; the gradient of L; and the gradients g of the slots, the first for A,
- * the next ones for A^2, A^4 (if there are three powers), P_3, P_4, ... */
+ * `scratch` holds n x n matrices in this order: L; R, later replaced with the gradient
+ * with respect to R; the gradient with respect to L; and g, the gradients with respect
+ * to all slots. The first slots are A, A^2 and, if there are three powers, A^4; then
+ * comes the product of each stage but the last. */
 void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
                      REAL *scratch, const REAL *table, long powers, long stages,
                      long squares, long n)
@@ -207,9 +209,9 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
     for (long s = stages - 1; s >= 0; s--) {
         const long k = powers + s, last = s == stages - 1;
         const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
-        /* G is the transposed gradient with respect to the product of this stage. The last
-         * product goes into the result. The other products are in slots, and their
-         * gradients in g. */
+        /* G is the transposed gradient with respect to the product of stage s. For the
+         * last product, which is added to the result, it is Gt. For another product,
+         * which is in slot k, it is in g. */
         const REAL *G = last ? Gt : g + k * m;
         const long square = squares >> s & 1;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
@@ -228,8 +230,8 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         }
         NAME(gemm_square)(gemm, R, 0, G, 1, 0, gL, n);
         NAME(gemm_square)(gemm, G, 0, L, 1, 0, gR, n);
-        /* Only the last stage has the final combination, which is added to the result.
-         * The last stage is pulled back first, so it overwrites g. */
+        /* The final combination is pulled back together with the last stage. The last
+         * stage is pulled back first, so it overwrites g. */
         NAME(distribute)(combined, 2 + last, g, 0, k, m, last);
     }
     REAL *gA = g, *gA2 = g + m;

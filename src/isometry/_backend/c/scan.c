@@ -50,7 +50,8 @@ static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1.
 #define FABS fabsf
 #define COPYSIGN copysignf
 #define EPSILON FLT_EPSILON
-/* an integer as large as a REAL, the digits of a REAL, and the bias of its exponent */
+/* an integer type of the size of a REAL, the number of binary digits of a REAL, and the
+ * bias of its exponent */
 #define BITS uint32_t
 #define DIGITS 24
 #define BIAS 127

@@ -15,8 +15,8 @@ typedef struct {
      * else NULL */
     REAL *moduli;
     const long *starts, *sizes;
-    /* the number of time steps, the numbers in a state, the nonlinearity (one of
-     * ISOMETRY_TANH and so on), and the number of threads */
+    /* how many time steps there are, how many numbers a state has, the nonlinearity
+     * (one of ISOMETRY_TANH and so on), and how many threads there are */
     long length, n, sigma, threads;
     /* for smooth modReLU */
     double epsilon;
@@ -38,7 +38,7 @@ static void NAME(times_matrix)(NAME(gemm_t) gemm, const REAL *X, const REAL *M,
  * tanh. */
 static inline REAL NAME(tanh)(REAL x)
 {
-    /* adding this number rounds to an integer; 1.4426950408889634 is 1 / log(2) */
+    /* adding `rounder` rounds to an integer; 1.4426950408889634 is 1 / log(2) */
     const REAL rounder = (REAL)(3L << (DIGITS - 2));
     const REAL size = FABS(x);
     const REAL y = -2 * (size > TANH_IS_ONE ? TANH_IS_ONE : size);
@@ -115,7 +115,8 @@ static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, lon
         for (long row = 0; row < rows; row++, h += n, moduli += n / 2)
             for (long i = 0; i < n / 2; i++) {
                 const REAL x = h[2 * i], y = h[2 * i + 1];
-                /* scale as for modReLU, but only down, so that k^2 epsilon is finite */
+                /* z is scaled as for complex modReLU, but only down, so that
+                 * k^2 epsilon is finite */
                 const REAL size = MAX(FABS(x), FABS(y));
                 const REAL k = size > SQUARES_UP_TO ? SHRINK : 1, u = k * x, v = k * y;
                 const REAL inverse = size > SQUARES_UP_TO ? 1 / SHRINK : 1;
@@ -189,14 +190,14 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
                 /* h = g z with g = (m + b) / (m + epsilon) */
                 const REAL m = moduli[i], l = m + b[i];
                 const REAL g = l <= 0 ? 0 : l / (m + epsilon), back = g == 0 ? 0 : 1 / l;
-                /* z / (m + epsilon), which is h / (m + b), has the real part x and the
-                 * imaginary part y */
+                /* x and y are the real and the imaginary part of z / (m + epsilon),
+                 * computed as h / (m + b) */
                 const REAL x = h[2 * i] * back, y = h[2 * i + 1] * back;
                 const REAL dot = x * d[2 * i] + y * d[2 * i + 1];
-                /* Since dm/dz = z / m, the change of g with m adds z (z . d) dg/dm / m,
-                 * with dg/dm = (epsilon - b) / (m + epsilon)^2. The variables x, y and
-                 * `dot` each contain one factor of 1 / (m + epsilon), so only
-                 * (epsilon - b) / m is left. */
+                /* The gradient with respect to z is g d + z (z . d) dg/dm / m. The
+                 * second term comes from the change of g with m, since dm/dz = z / m.
+                 * Here dg/dm is (epsilon - b) / (m + epsilon)^2, and of the two factors
+                 * 1 / (m + epsilon), one is already in x and y, the other in `dot`. */
                 const REAL slope = (epsilon - b[i]) / m;
                 d[2 * i] = g == 0 ? 0 : g * d[2 * i] + slope * dot * x;
                 d[2 * i + 1] = g == 0 ? 0 : g * d[2 * i + 1] + slope * dot * y;
@@ -256,7 +257,8 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, const NAME(recurrence_t) *r, REAL *D,
                 continue;
             const long begin = starts[MAX(t, 0)] + first;
             REAL *d = t < 0 ? dh0 + first * n : D + begin * n;
-            /* start with dH, or with zeros for h0 and if dH is NULL */
+            /* d begins as the rows of dH, or as zeros if t is -1 or dH is NULL. For
+             * t = -1, d is the gradient with respect to h0. */
             if (t >= 0 && dH)
                 memcpy(d, dH + begin * n, sizeof(REAL) * rows * n);
             else
