@@ -18,11 +18,11 @@ def cayley(A: Square) -> Square:
 
     The map agrees with $\exp A$ to second order, is injective, and reaches every $Q$
     without the eigenvalue $-1$. Gradients are skew matrices, and forward mode projects
-    directions onto skew matrices. Rounding $A$ changes the result by
+    directions onto skew matrices. Rounding $A$ changes the result by up to about
     $\varepsilon \lVert A \rVert$: the error grows in proportion to the norm, and so
-    does the defect of orthogonality. If an entry of a matrix is not finite, or the sum
-    of its entries overflows, its result is NaN; the other matrices of the batch are not
-    affected.
+    does the defect $\lVert Q^H Q - I \rVert$. If an entry of a matrix is not finite, or
+    the sum of its entries overflows, its result is NaN; the other matrices of the batch
+    are not affected.
 
     Cost: one inverse. The derivative along $E$ is $\frac14 (Q + I) E (Q + I)$, so the
     backward pass takes two products and no factorization.
@@ -90,8 +90,8 @@ def cayley_inverse(Q: Square) -> Square:
     # 4 / distance. The norm is taken before A is made skew. Near the eigenvalue -1,
     # rounding gives A a huge Hermitian part, which (A - A^H) / 2 would remove.
     distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
-    # if LAPACK finds that X + I is singular, `inverse` is meaningless, and the distance
-    # is 0
+    # if LAPACK finds that X + I is singular, `inverse` is meaningless, so the distance
+    # is set to 0
     distance = torch.where(info[..., None, None] > 0, 0, distance)
     poison = nan_unless_finite(X)
     bound = 4 * max(X.shape[-1], 1) * torch.finfo(Q.dtype).eps

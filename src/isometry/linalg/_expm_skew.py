@@ -27,9 +27,10 @@ def expm_skew(
     that is not skew gives a meaningless result; if in doubt, call `check_skew`.
 
     The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Their
-    number depends on the largest angle, which is the spectral norm of $A$:
+    number depends on the largest angle, which is the spectral norm of $A$. Each row
+    begins with the largest angle for which its numbers of products suffice:
 
-    | angle up to (float32) | (float64) | products, value | products, gradient |
+    | angle, float32 | angle, float64 | products, value | products, gradient |
     | --- | --- | --- | --- |
     | 0.065 | 0.00045 | 2 | 3 |
     | 0.36 | 0.0125 | 3 | 4 |
@@ -39,8 +40,8 @@ def expm_skew(
     Beyond the last row, each doubling of the angle adds a squaring. It costs 1 product
     for the value and 2 for the gradient, or 3 from the second squaring on. With three
     squarings or more, the value is orthogonalized at the end and after every eighth
-    squaring, by 2 products each time. Finding the angle may cost up to two more
-    products, and device synchronizations; with `norm_bound` it costs neither.
+    squaring, by 2 products each time. Finding a bound on the angle may cost up to two
+    more products, and device synchronizations; `norm_bound` saves both.
 
     A matrix with NaN or infinity, or with an angle above about 1/eps (where rounding
     `A` alone rotates the result by a radian), gives NaN; the other matrices of the

@@ -21,10 +21,10 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     needs no loop over the reflections. $Q$ is orthogonal or unitary, with determinant
     $(-1)^k$ if no column is zero. The lengths of the columns do not matter, so the
     gradient with respect to a column is orthogonal to that column. Products of $n - 1$
-    reflections or more reach all of one component of $O(n)$; products of fewer
-    reflections reach only a part of it. A column of zeros stands for $H_j = I$, and its
-    gradient is zero. A matrix with an entry that is not finite gives NaN; the other
-    matrices of the batch are not affected.
+    reflections or more reach all of one connected component of $O(n)$; products of
+    fewer reflections reach only a part of a component. A column of zeros stands for
+    $H_j = I$, and its gradient is zero. A matrix with an entry that is not finite gives
+    NaN; the other matrices of the batch are not affected.
 
     Cost for $n \times k$: one triangular solve and two products, $O(n k\,(k + n))$; one
     solve and five products in the backward pass. With `columns`, the cost is
@@ -33,7 +33,7 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     Args:
         V: the vectors, as columns; there may be more than $n$ columns. float16 and
             bfloat16 are computed in float32.
-        columns: how many leading columns of $Q$ to return; None for all.
+        columns: how many leading columns of $Q$ to return. None means all of them.
 
     Returns:
         The first columns of $Q$, which are orthonormal.
@@ -55,7 +55,8 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         )
     X = in_float32_or_wider(V)
     if n > 0:
-        # this does not change the result, because the lengths of columns do not matter
+        # Divide each column by its largest entry, so that its square neither overflows
+        # nor underflows. Q does not depend on the lengths of the columns.
         X = over_largest_entry(X, dim=-2)
     with autocast_off(X.device):
         half = identity(X) / 2

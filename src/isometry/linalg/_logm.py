@@ -212,11 +212,11 @@ def _principal(Q: Tensor, turn: QuarterTurn) -> Tensor:
         _check_determinant(sizes)
     ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
     # M is S f(C), where C is the Hermitian part of Q. `ratio` holds the eigenvalues of
-    # f(C), with cosines raised to at least -0.5. (For angles near pi, D corrects M.)
-    # Rounding mixes the eigenspaces on the two sides of the gap that `_split` finds: in
-    # the basis V, it leaves entries of order eps / gap in the block of S that couples
-    # the two sides. The skew part of M, (S f(C) + f(C) S) / 2, is still correct to
-    # first order in these entries, and only this part is returned.
+    # f(C), with cosines raised to at least -0.5. (For angles near pi, the loop below
+    # corrects M.) Rounding mixes the eigenspaces on the two sides of the gap that
+    # `_split` finds: in the basis V, it leaves entries of order eps / gap in the block
+    # of S that couples the two sides. The skew part of M, (S f(C) + f(C) S) / 2, is
+    # still correct to first order in these entries, and only this part is returned.
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
         if s > 0:
@@ -224,8 +224,8 @@ def _principal(Q: Tensor, turn: QuarterTurn) -> Tensor:
             W = V[at][..., :s]
             S_far = W.mH @ S[at] @ W
             S_far = (S_far - S_far.mH) / 2
-            # On the span of W, let J be `turn(S_far, W)`. The logarithm there is
-            # log(-Q) + pi J. D is this logarithm minus the part that M already holds.
+            # On the span of W, let J be `turn(S_far, W)`. There the logarithm of Q is
+            # log(-Q) + pi J = -S f(-C) + pi J, but M holds S f(C). D is the difference.
             scale = _angle_over_sine(-cosines[at, :s]) + ratio[at, :s]
             scale = (scale[..., :, None] + scale[..., None, :]) / 2
             D = math.pi * turn(S_far, W) - scale * S_far
@@ -281,8 +281,8 @@ def _check_unitary(Q: Tensor, bound: float) -> None:
 
 def _check_determinant(sizes: Tensor) -> None:
     # `sizes` is the number of eigenvalues whose cosines are below the gap that `_split`
-    # found. Except for -1, they come in conjugate pairs. So if the number is odd, -1
-    # occurs an odd number of times, and the determinant is -1.
+    # found. These eigenvalues come in conjugate pairs, except for -1. So if their
+    # number is odd, -1 occurs an odd number of times, and the determinant is -1.
     bad = sizes % 2 == 1
     if bad.any():
         raise ValueError(

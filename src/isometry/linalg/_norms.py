@@ -22,10 +22,11 @@ def spectral_norm(X: Tensor) -> Tensor:
 
 
 def krylov_norm(A: Tensor, start: Tensor) -> Tensor:
-    r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
+    r"""An estimate of the spectral norm of a skew $A$ by matrix-vector products.
 
-    This number is at most the norm of $A$, up to rounding, and usually close to it. It
-    is NaN for a matrix that is not finite. It costs only matrix-vector products.
+    The estimate is $\lVert V^H A V \rVert_2$, where the columns of $V$ are an
+    orthonormal basis of a Krylov space. It is at most the norm of $A$, up to rounding,
+    and usually close to it. For a matrix that is not finite, it is NaN.
 
     Args:
         A: skew, `(*batch, n, n)`.
@@ -37,8 +38,8 @@ def krylov_norm(A: Tensor, start: Tensor) -> Tensor:
     for _ in range(min(_KRYLOV, n) - 1):
         v = A @ v
         # Orthogonalize twice. If the Krylov space is exhausted, as for an A of low
-        # rank, the first pass leaves only rounding errors. The second pass then changes
-        # the length, and the basis ends with zeros.
+        # rank, the first pass leaves only rounding errors. We notice this because the
+        # second pass then shortens the vector by more than half, and append zeros to V.
         once = v - V @ (V.mH @ v)
         v = once - V @ (V.mH @ once)
         first, size = (
@@ -68,7 +69,7 @@ def gram_bound(S: Tensor) -> Tensor:
     """
     info = torch.finfo(S.dtype)
     norm = torch.linalg.matrix_norm(S, keepdim=True).clamp(min=info.tiny)
-    # sqrt(|S^2|_F) is closer to the spectral norm of S than |S|_F is: the result is at
-    # most k^(1/8) times sqrt(|S|_2).
+    # sqrt(|S^2|_F) is closer to the spectral norm of S than |S|_F is: for a k x k
+    # matrix S, the result is at most k^(1/8) times |X|_2.
     norm = norm * torch.linalg.matrix_norm((S / norm) @ (S / norm), keepdim=True).sqrt()
     return norm.sqrt().clamp(min=info.eps)

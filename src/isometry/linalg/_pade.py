@@ -147,9 +147,9 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
 def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
     """The x with r_m(ix) = exp(i theta), for angles up to pi and degrees above 1."""
     x = theta
-    # For x > 0, phi is concave and below x, so Newton's method approaches the solution
-    # from the left. At degree 2 and angle pi, the worst case, nothing changes after the
-    # fourth iteration.
+    # Let phi(x) be the phase of r_m(ix). For x > 0, phi is concave and phi(x) < x, so
+    # Newton's method starts left of the solution and approaches it from there. At
+    # degree 2 and angle pi, the worst case, nothing changes after the fourth iteration.
     for _ in range(5):
         phase, slope = pade_phase(x, degree)
         x = x - (phase - theta) / slope
@@ -157,7 +157,7 @@ def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
 
 
 def pade_phase(x: Tensor, degree: int) -> tuple[Tensor, Tensor]:
-    """The phase of r_m(ix), modulo 2 pi, and its derivative with respect to x."""
+    """The phase of r_m(ix), up to a multiple of 2 pi, and its derivative in x."""
     phase, slope = torch.zeros_like(x), torch.zeros_like(x)
     # a factor of r_m(ix) is (p + iq) / (p - iq)
     for u, w in pade_factors(degree):
@@ -181,7 +181,7 @@ def pade_radius(degree: int, dtype: torch.dtype) -> float:
     axis, $q(z) e^z - p(z) = \pm \frac{z^{2m+1}}{(2m)!} \int_0^1 t^m (1-t)^m e^{tz} dt$
     and $|q| \ge 1$. Because of the factor $2m + 1$ in $\theta^{2m}$, derivatives, and
     so gradients, are as accurate as values. The norm is never above 6: at larger norms
-    the terms of $q$ begin to cancel, and one more squaring loses fewer digits.
+    the terms of $q$ begin to cancel, and this loses more digits than another squaring.
 
     Args:
         degree: $m$.
@@ -226,7 +226,7 @@ def _check_degree_and_squarings(degree: int, squarings: int | str) -> None:
 
 
 def _coefficients(degree: int) -> list[float]:
-    """Coefficients of q(-A), from exact integers."""
+    """Coefficients of q_m(-A) for m = `degree`, as quotients of exact integers."""
     m = degree
     return [
         math.comb(m, j) * math.factorial(2 * m - j) / math.factorial(2 * m)

@@ -21,8 +21,8 @@ def polar(X: Matrix) -> Matrix:
        Q = U V^H \text{ for the singular value decomposition } X = U S V^H. $$
 
     $Q$ minimizes $\lVert X - Q \rVert$ in every unitarily invariant norm. For a wide
-    $X$ it is the conjugate transpose of the polar factor of $X^H$. The derivative along
-    $E$ is
+    $X$, $Q$ is the conjugate transpose of the polar factor of $X^H$. The derivative
+    along $E$ is
 
     $$ Q\,\Omega + (I - Q Q^H) E H^{-1}, \qquad
        H \Omega + \Omega H = Q^H E - E^H Q. $$

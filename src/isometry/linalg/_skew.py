@@ -21,7 +21,8 @@ def skew(X: Square) -> Square:
        \text{ if } X \text{ is complex}). $$
 
     The map is linear over the real numbers, and its image is the whole Lie algebra. The
-    other entries of `X` do not matter, and their gradient is zero. Cost: no products.
+    entries of `X` that do not occur in the formula have no effect, and their gradient
+    is zero. Cost: no products.
 
     Args:
         X: free coordinates; any square matrix.
@@ -70,19 +71,20 @@ def skew_eigh(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def rotation_planes(V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Orthonormal vectors that span the planes in which a real skew matrix $A$ acts.
 
-    For an eigenvector $(x + iy)/\sqrt2$ of $-iA$ with angle $\theta$, $x$ and $y$ span
-    a plane, where $A y = \theta x$ and $A x = -\theta y$. LAPACK does not know that
-    angles come in pairs. So where an angle is zero, up to rounding, $x$ and $y$ may not
-    be orthogonal, or may even be linearly dependent. QR makes the vectors of all planes
-    orthonormal, beginning with the largest angles. It changes only vectors whose angles
-    are zero up to rounding.
+    If $(x + iy)/\sqrt2$ is an eigenvector of $-iA$ with angle $\theta$, the real
+    vectors $x$ and $y$ span a plane, and $A y = \theta x$ and $A x = -\theta y$. LAPACK
+    does not know that angles come in pairs. So if an angle is zero, up to rounding, $x$
+    and $y$ may not be orthogonal, or may even be linearly dependent. QR makes the
+    vectors of all planes orthonormal, beginning with the largest angles. It changes
+    only vectors whose angles are zero up to rounding.
 
     Args:
         V: the eigenvectors, with the angles in ascending order, as from `skew_eigh`.
 
     Returns:
-        All $x$ and all $y$, in descending order of the angles, and the last vector of
-        the basis if the number of rows is odd.
+        Three matrices of columns: all $x$ and all $y$, in descending order of the
+        angles, and the last vector of the basis if $n$ is odd, or no column if $n$ is
+        even.
     """
     n = V.shape[-1]
     pairs = n // 2
@@ -101,7 +103,7 @@ def with_skew_gradient(A: Tensor) -> Tensor:
     """`A`, but gradients and tangents are projected onto skew matrices."""
     skew_part = (A - A.mH) / 2
     # For a skew A, the detached difference is zero to the last bit. If A is not skew,
-    # the difference restores its value: only derivatives are projected.
+    # adding the difference gives A again: only derivatives are projected.
     return skew_part + (A - skew_part).detach()
 
 

@@ -15,12 +15,12 @@ from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._norms import gram_bound, one_norm
 from isometry.linalg._squaring import scaled_and_squared
 
-# A matrix is halved until the bound on its spectral radius in `_expm` is at most this
-# number. Then the Taylor polynomial is accurate. Its degree is four times
-# `taylor_blocks` in `isometry._dtypes`.
+# `_expm` halves a matrix until the bound on its spectral radius is at most this number.
+# Up to this number, the Taylor polynomial is accurate. The degree of the polynomial is
+# four times `taylor_blocks` in `isometry._dtypes`.
 _THETA = 1.3
 
-# f(M, c) returns the c leading columns of g(M), for some function g of square matrices
+# the type of (M, c) -> the first c columns of f(M), for a function f of square matrices
 Leading = Callable[[Tensor, int], Tensor]
 
 
@@ -44,7 +44,7 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     Any `X` is allowed: the part $B \operatorname{sym}(B^H X)$ that is normal to the
     manifold drops out, and its gradient is zero. No step divides by the singular values
     of $X_\perp$, so $X = 0$ is not a special case: at 0, $dY = dX$ for tangent $dX$.
-    The error grows in proportion to $\lVert X \rVert$, and to its square if $n > 2k$
+    The error grows in proportion to $\lVert X \rVert$, or to its square if $n > 2k$
     and the singular values of $X_\perp$ have very different sizes. The result for a
     matrix is NaN if the matrix is not finite or no digit would be correct: that is, if
     $\lVert X \rVert$ is above about $1/\varepsilon$, or if the computed $Y$ has a
@@ -69,7 +69,7 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
 
     Raises:
         TypeError: if `X` has an integer dtype.
-        ValueError: if `X` is wide, or `B` differs from it in shape, dtype or device.
+        ValueError: if `X` is wide, or `B` differs from `X` in shape, dtype or device.
 
     References:
         [EAS98] corollary 2.2, which uses a QR factorization of $X_\perp$ instead of
@@ -86,13 +86,14 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
 def tall_map(
     X: Matrix, B: Matrix | None, *, of_skew: Leading, of_block: Leading | None = None
 ) -> Matrix:
-    r"""$f(A) B$ with the $A$ of `expm_tall` and a function $f$ instead of exp.
+    r"""The point $f(A) B$, with the $A$ of `expm_tall` and a function $f$ of matrices.
 
     $f$ must map skew matrices to unitary ones. It is passed as two functions that
     return the first columns of $f$ of a matrix. If $n \le 2k$, `of_skew` is called with
-    $A$ itself. If $n > 2k$, `of_block` is called with the $2k \times 2k$ matrix. Its
-    eigenvalues are imaginary, but it is not normal. Without `of_block`, $A$ is formed
-    for every $n$. Everything else in the docstring of `expm_tall` holds here too.
+    $A$ itself. If $n > 2k$, `of_block` is called with a matrix similar to the
+    $2k \times 2k$ matrix of `expm_tall`, which has imaginary eigenvalues but is not
+    normal. Without `of_block`, $A$ is formed for every $n$. Arguments, result, errors
+    and the last step are as in `expm_tall`.
     """
     check_tall(X, name="X")
     if B is not None:

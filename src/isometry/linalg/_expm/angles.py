@@ -12,8 +12,10 @@ called $x$, from the sums. The remaining sums still obey Cauchy--Schwarz,
 
 $$ (s_2 - x^2)(s_4 - x^4) \ge (s_3 - x^3)^2. $$
 
-With $r = s_3 / s_2$ and $v = s_4 / s_2 - r^2$ this says
-$x^2 (x - r)^2 \le v \, (s_2 - x^2)$; since $x \ge s_4 / s_3 =: \ell$,
+With $r = s_3 / s_2$ and $v = s_4 / s_2 - r^2$, this inequality is equivalent to
+$x^2 (x - r)^2 \le v \, (s_2 - x^2)$. The right-hand side is at most
+$v \, (s_2 - \ell^2)$, since $x \ge s_4 / s_3 =: \ell$. Take the square root, and solve
+the quadratic inequality for $x$:
 
 $$ x \;\le\; \tfrac12 \Bigl( r + \sqrt{r^2 + 4 \sqrt{v \, (s_2 - \ell^2)}} \Bigr). $$
 

@@ -64,7 +64,7 @@ def plan_costs(dtype: torch.dtype) -> list[int]:
 
     The squares that the backward pass recomputes, and Newton-Schulz steps, are not
     counted. The last entry is for matrices with angles too large for every plan. It is
-    0, so no plan costs less, and no product is spent on looking for one.
+    0, so no plan costs less, and no product is spent on looking for a cheaper plan.
     """
     costs = []
     for plan in range(len(plan_edges(dtype))):
@@ -134,8 +134,7 @@ def by_plan(plans: Tensor) -> tuple[int, list[tuple[int, Tensor]]]:
     """
     # numpy reads the numbers without an operation that torch would trace
     numbers = plans.numpy()
-    # With one matrix there is nothing to compare. Skipping the comparison saves 5 us,
-    # the time of a small product.
+    # with one matrix there is nothing to compare, and numpy is slow for tiny arrays
     if numbers.size == 1 or (numbers == numbers[0]).all():
         return int(numbers[0]), []
     different, counts = np.unique(numbers, return_counts=True)
@@ -163,7 +162,7 @@ def forward(
 
     Args:
         backend: computes all products.
-        W: the slots. The first one holds the matrices A, the others are overwritten.
+        W: the slots. The first one holds the matrices A; the others are overwritten.
         norm_bound: an upper bound on all angles, if one is known.
     """
     if W.numel() == 0:
@@ -206,7 +205,8 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     W[-1].copy_(S)
     for k in range(1, squarings + 1):
         S = _squared(S, k)
-    # if `squarings` is a multiple of MANY_SQUARINGS, `_squared` has already done this
+    # if `squarings` is a multiple of MANY_SQUARINGS, `_squared` has already
+    # orthogonalized S
     if squarings > _FEW_SQUARINGS and squarings % MANY_SQUARINGS:
         S = _orthogonalized(S)
     S.diagonal(dim1=-2, dim2=-1).add_(1)
@@ -221,7 +221,10 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
 
 
 def _squared(S: Tensor, k: int) -> Tensor:
-    """The k-th squaring: (I + S)^2 = I + 2 S + S^2."""
+    """S after the k-th squaring: 2 S + S^2, since (I + S)^2 = I + 2 S + S^2.
+
+    After every `MANY_SQUARINGS` squarings, the result is orthogonalized.
+    """
     S = _add_product(S, S, S, beta=2)
     return S if k % MANY_SQUARINGS else _orthogonalized(S)
 
@@ -245,7 +248,10 @@ def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
 
 
 def backward(backend: Backend, W: Tensor, plans: Tensor, G: Tensor) -> Tensor:
-    """The skew gradient with respect to A, given the gradient G for exp(A)."""
+    """The skew gradient with respect to A, of a function of exp(A).
+
+    G is the gradient of the function with respect to exp(A).
+    """
     if G.numel() == 0:
         return G.clone()
     plan, others = by_plan(plans)
@@ -256,7 +262,7 @@ def backward(backend: Backend, W: Tensor, plans: Tensor, G: Tensor) -> Tensor:
 
 
 def _gradient(backend: Backend, W: Tensor, plan: int, G: Tensor) -> Tensor:
-    """The gradient for matrices of one plan."""
+    """The skew gradient with respect to matrices A that have the same plan."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
         return G * math.nan

@@ -30,7 +30,7 @@ class Scheme:
     $(I, x, x^2, x^4, P_3, \ldots)$, or of these matrices without $x^4$. The rows are
     $L_3, R_3, L_4, R_4, \ldots$, and the final combination comes last. No $R_j$
     contains a multiple of $I$, so every product is zero if $A$ is zero. In the final
-    combination, $I$ has the coefficient 1, so nothing cancels in the result near 0.
+    combination, $I$ has the coefficient 1, so nothing cancels in $p(A)$ near $A = 0$.
     docs/theory/expm_skew.md has the error of each scheme.
 
     A scheme is not a `Polynomial`, because a backend evaluates polynomials of $A$, not
@@ -42,7 +42,7 @@ class Scheme:
 
     @property
     def powers(self) -> int:
-        """2 for A and A^2; 3 for A, A^2 and A^4."""
+        """The number of powers: 2 for A and A^2; 3 for A, A^2 and A^4."""
         return len(self.rows[0]) - 1
 
     @property
