@@ -5,8 +5,10 @@ or in FakeTensorMode have no numbers at all. So the graph contains a custom oper
 which reads the numbers when the graph runs.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 import torch
@@ -86,9 +88,11 @@ def opaque(
         saves: returns the tensors that `adjoint` needs. Its two arguments are the tuple
             of all inputs, and the output or the tuple of outputs.
     """
-    operator = torch.library.custom_op(f"isometry::{name}", forward, mutates_args=())
+    operator = torch.library.custom_op(
+        f"isometry::{name}", _with_lazy_conjugates(forward), mutates_args=()
+    )
     gradient = torch.library.custom_op(
-        f"isometry::{name}_adjoint", adjoint, mutates_args=()
+        f"isometry::{name}_adjoint", _with_lazy_conjugates(adjoint), mutates_args=()
     )
     arguments = len(inspect.signature(forward).parameters)
     parameters = len(inspect.signature(adjoint).parameters)
@@ -112,3 +116,29 @@ def opaque(
     gradient.register_fake(empty)
     operator.register_autograd(pull_back, setup_context=save)
     return operator
+
+
+def _with_lazy_conjugates(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, where `X.mH` is correct for complex X even in a new graph.
+
+    Torch computes `X.mH` lazily: it marks a view, and each operation that reads the
+    view conjugates its numbers. While AOTAutograd runs a graph for the first time, the
+    operators in the graph do not do so in this thread, so `X - X.mH` is wrong (seen in
+    torch 2.13). They do so in a new thread.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        is_complex = any(isinstance(X, Tensor) and X.is_complex() for X in args)
+        if not is_complex or _conjugates():
+            return function(*args)
+        # grad mode belongs to a thread, and operators compute without a graph
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(torch.no_grad()(function), *args).result()
+
+    return call
+
+
+def _conjugates() -> bool:
+    """Whether operations of this thread conjugate the numbers of a lazy conjugate."""
+    return (torch.full((), 1j).conj() + 0).imag.item() < 0

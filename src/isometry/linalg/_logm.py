@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_square, is_finite, unitary_bound
+from isometry._checks import check_square, is_finite, nan_unless, unitary_bound
 from isometry._dtypes import in_float32_or_wider
 from isometry._operators import needs_operator, opaque
 from isometry._orthonormal import identity, unitarity_defect
@@ -121,8 +121,7 @@ def principal(Q: Tensor, bound: float, turn: QuarterTurn) -> Tensor:
     finite = is_finite(flat)
     safe = torch.where(finite, flat, identity(Q))
     _check_unitary(safe, bound)
-    nan = complex(math.nan, math.nan) if Q.is_complex() else math.nan
-    A = torch.where(finite, _principal(safe, turn), nan)
+    A = _principal(safe, turn) + nan_unless(finite, like=Q)
     return A.reshape(Q.shape)
 
 
