@@ -271,11 +271,7 @@ def test_modes_of_the_hessian_agree(row, rng):
 @pytest.mark.usefixtures("no_shape_hook")
 @every_row
 def test_compiles_to_one_graph(row, rng):
-    """One graph has the value, the gradient and the NaN of eager mode.
-
-    The first call of a graph used to give a wrong complex logarithm; see
-    `_with_lazy_conjugates` in _operators.py.
-    """
+    """One graph has the value, the gradient and the NaN of eager mode."""
     torch._dynamo.reset()
     compiled = torch.compile(row.__call__, fullgraph=True, backend="aot_eager")
     for dtype, scale in product((torch.float64, torch.complex128), (0.1, 9.0)):
