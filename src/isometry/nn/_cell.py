@@ -46,7 +46,8 @@ class AbstractCell(nn.Module, ABC):
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
         check_sizes(input_size=input_size, hidden_size=hidden_size)
-        self.input_size, self.hidden_size = input_size, hidden_size
+        self.input_size = input_size
+        self.hidden_size = hidden_size
         self.h0 = None
 
     @abstractmethod

@@ -129,7 +129,8 @@ class ExpRNNCell(AbstractNamedCell):
         super().__init__(input_size, hidden_size)
         check_flags(bias=bias, unitary=unitary, train_h0=train_h0)
         self.sigma = _sigma(nonlinearity, unitary=unitary)
-        self.nonlinearity, self.unitary = nonlinearity, unitary
+        self.nonlinearity = nonlinearity
+        self.unitary = unitary
         real = dtype or torch.get_default_dtype()
         _check_dtype(real, unitary=unitary)
         field = real.to_complex() if unitary else real
@@ -138,7 +139,8 @@ class ExpRNNCell(AbstractNamedCell):
         def empty(*shape: int, dtype: torch.dtype = field) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
 
-        self.weight_ih, self.weight_hh = empty(n, input_size), empty(n, n)
+        self.weight_ih = empty(n, input_size)
+        self.weight_hh = empty(n, n)
         threshold = self.sigma.takes_threshold()
         self.bias = empty(n, dtype=real if threshold else field) if bias else None
         self.h0 = empty(n) if train_h0 else None

@@ -57,7 +57,8 @@ def _next_lstm_state(u: Tensor, v: Tensor, state: State) -> State:
 
 
 def _next_gru_state(u: Tensor, v: Tensor, state: State) -> State:
-    (u_r, u_z, u_n), (v_r, v_z, v_n) = u.chunk(3, -1), v.chunk(3, -1)
+    u_r, u_z, u_n = u.chunk(3, -1)
+    v_r, v_z, v_n = v.chunk(3, -1)
     z = torch.sigmoid(u_z + v_z)
     n = torch.tanh(u_n + torch.sigmoid(u_r + v_r) * v_n)
     return ((1 - z) * n + z * state[0],)
@@ -109,13 +110,15 @@ class GatedCell(AbstractNamedCell):
                 "`candidate_bias` must be False without `bias`; got True. Pass "
                 "`bias=True`, or leave `candidate_bias` out."
             )
-        self.gates, self.states = gates, gates.states
+        self.gates = gates
+        self.states = gates.states
         k, n = gates.number, hidden_size
 
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
 
-        self.weight_ih, self.weight_hh = empty(k * n, input_size), empty(k, n, n)
+        self.weight_ih = empty(k * n, input_size)
+        self.weight_hh = empty(k, n, n)
         self.bias = empty(k * n) if bias else None
         self.bias_hn = empty(n) if candidate_bias else None
         self.reset_parameters()
@@ -215,7 +218,8 @@ class GatedCell(AbstractNamedCell):
             ValueError: if torch's second bias for the candidate is not zero, and this
                 cell has no `bias_hn`.
         """
-        state, n = super().plain_state(weights), self.hidden_size
+        n = self.hidden_size
+        state = super().plain_state(weights)
         state["weight_hh"] = state["weight_hh"].unflatten(0, (self.gates.number, n))
         if self.bias is None or not self.gates.resets:
             return state

@@ -240,9 +240,11 @@ def _level_of_user() -> int:
     It is not a constant, because the constructors of different layers call each other
     to different depths.
     """
-    level, frame = 0, inspect.currentframe()
+    level = 0
+    frame = inspect.currentframe()
     while frame and frame.f_globals.get("__name__", "").startswith("isometry."):
-        level, frame = level + 1, frame.f_back
+        level += 1
+        frame = frame.f_back
     return level
 
 

@@ -102,8 +102,10 @@ def unrolled(
     which `needs_plain_operations` is true, such as `torch.func` and compilers.
     """
     T, W, _, (name, epsilon) = weights
-    threshold, states, h = weights.threshold(), [], h0
+    threshold = weights.threshold()
     activate = NONLINEARITIES[name].function
+    states = []
+    h = h0
     for u_t in input_drive(x, T, weights.summand()).split(run.time_steps.sizes):
         h = activate(h[: u_t.shape[0]] @ W.mT + u_t, threshold, epsilon)
         states.append(h)
@@ -124,14 +126,17 @@ class Scan(torch.autograd.Function):
         cuts = time_steps.cut(chunk if last_only else None)
         # Save the state before each chunk. If there is only one chunk, also save all
         # states H and, for smooth modReLU, the moduli m of its arguments.
-        firsts, H, m = [], h0, None
+        firsts = []
         last = torch.empty_like(h0)
+        H, m = h0, None
         for part, rows in cuts:
             firsts.append(last[: part.batch].clone() if firsts else h0)
             H, m = _states(x[rows], weights, firsts[-1], part)
             last[: part.batch] = part.last(H)
         ctx.set_materialize_grads(False)
-        ctx.sigma, ctx.run, ctx.cuts = sigma, run, cuts
+        ctx.sigma = sigma
+        ctx.run = run
+        ctx.cuts = cuts
         states = (H, m) if len(cuts) == 1 else (None, None)
         ctx.save_for_backward(*tensors[:4], *states, *firsts)
         return (None if last_only else H), last

@@ -84,7 +84,8 @@ class RiemannianSGD(AbstractRiemannian):
         )
 
     def _rule(self, g: Tensor, past: Past, group: ParamGroup) -> Update:
-        mu, scale = group["momentum"], -group["lr"]
+        mu = group["momentum"]
+        scale = -group["lr"]
         if mu == 0:
             return Update(g, scale, past.unused("momentum_buffer"))
         b = g.clone() if group["nesterov"] else g

@@ -171,12 +171,14 @@ class AbstractLoopCell(AbstractComparatorCell):
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """All states as rows (None with `last_only`), and each sequence's last one."""
-        (h,), (time_steps, last_only, chunk) = first, run
+        (h,) = first
+        time_steps, last_only, chunk = run
         with autocast_off(h.device):
             # Read all parameters here, not in `states_of`. With a `chunk`, the backward
             # pass calls `states_of` again, and there a read could give other tensors:
             # `functional_call` replaces the parameters only during the forward pass.
-            T, b, state_map = self.weight_ih, self.bias, self.state_map()
+            T, b = self.weight_ih, self.bias
+            state_map = self.state_map()
 
             def states_of(x: Tensor, h: Tensor, part: TimeSteps) -> tuple[Tensor, ...]:
                 states = []

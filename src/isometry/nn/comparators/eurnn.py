@@ -144,15 +144,18 @@ class Planes:
         self.n = n
         if style == "fft":
             depth = n.bit_length() - 1
-            self.shape, self.unused = (depth, n // 2), 0
+            self.shape = (depth, n // 2)
+            self.unused = 0
             self.layers = [RotationLayer(n >> (level + 1)) for level in range(depth)]
             self.rotations = []
             for layers in _groups(self.layers, _FFT_LAYERS_TOGETHER):
-                size, inner = 2 ** len(layers), layers[-1].distance
+                size = 2 ** len(layers)
+                inner = layers[-1].distance
                 shape = (n // (size * inner), size, inner)
                 self.rotations.append(BlockRotation(layers, shape))
             return
-        self.shape, self.unused = (capacity // 2, n - 1), 1
+        self.shape = (capacity // 2, n - 1)
+        self.unused = 1
         self.layers = [RotationLayer(1), RotationLayer(1, skip=1)] * (capacity // 2)
         size = _block_size(n, min(capacity, _LAYERS_TOGETHER))
         shape = (math.ceil(n / size), size, 1)
@@ -273,17 +276,19 @@ class EURNNCell(AbstractLoopCell):
         super().__init__(input_size, hidden_size)
         check_flags(unitary=unitary)
         _check_style(hidden_size, capacity, style)
-        self.planes, self.unitary = Planes(hidden_size, capacity, style), unitary
+        self.planes = Planes(hidden_size, capacity, style)
+        self.unitary = unitary
         self.draw_parameters(draw)
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
-        n, shape, unitary = self.hidden_size, self.planes.shape, self.unitary
-        uniform = draw.complex_uniform if unitary else draw.uniform
+        n = self.hidden_size
+        shape = self.planes.shape
+        uniform = draw.complex_uniform if self.unitary else draw.uniform
         self.weight_ih = uniform(n, self.input_size, bound=0.01)
         self.theta = draw.uniform(*shape, bound=_LARGEST_ANGLE)
-        self.phi = draw.uniform(*shape, bound=_LARGEST_ANGLE) if unitary else None
-        self.omega = draw.uniform(n, bound=_LARGEST_ANGLE) if unitary else None
+        self.phi = draw.uniform(*shape, bound=_LARGEST_ANGLE) if self.unitary else None
+        self.omega = draw.uniform(n, bound=_LARGEST_ANGLE) if self.unitary else None
         self.bias = draw.zeros(n)
 
     def state_map(self) -> LinearFunction:

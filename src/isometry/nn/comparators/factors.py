@@ -132,7 +132,8 @@ class SpectralCell(AbstractDenseCell):
                 f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
                 f"orthogonal."
             )
-        self.sigma, self.margin = Sigma(nonlinearity), margin
+        self.sigma = Sigma(nonlinearity)
+        self.margin = margin
         self.draw_parameters(draw)
 
     def draw_parameters(self, draw: Draw) -> None:
@@ -142,7 +143,8 @@ class SpectralCell(AbstractDenseCell):
         U, V = SO(n).random(
             2, generator=draw.generator, dtype=torch.float64, device="cpu"
         )
-        self.U, self.V = draw.parameter(U), draw.parameter(V)
+        self.U = draw.parameter(U)
+        self.V = draw.parameter(V)
         record(self, "U", SO(n), guarded=True)
         record(self, "V", SO(n), guarded=True)
         self.p = draw.zeros(n)

@@ -142,7 +142,8 @@ class FullCapacityCell(AbstractDenseCell):
         bias_bound: float,
     ) -> None:
         super().__init__(input_size, hidden_size)
-        self.sigma, self.bias_bound = smooth_sigma(epsilon), bias_bound
+        self.sigma = smooth_sigma(epsilon)
+        self.bias_bound = bias_bound
         self.draw_parameters(draw)
 
     def draw_parameters(self, draw: Draw) -> None:
