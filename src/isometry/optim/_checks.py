@@ -65,11 +65,11 @@ def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") 
         manifold.check_point(points(p, manifold), name=name)
 
 
-def check_gradient(p: Tensor, of: str = "points on a manifold") -> None:
+def check_gradient(gradient: Tensor, of: str = "points on a manifold") -> None:
     """Raise if the gradient of a parameter is sparse."""
-    if p.grad is not None and p.grad.layout != torch.strided:
+    if gradient.layout != torch.strided:
         raise TypeError(
-            f"gradients of {of} must be dense; got {p.grad.layout}. "
+            f"gradients of {of} must be dense; got {gradient.layout}. "
             f"Create the layer without `sparse=True`."
         )
 

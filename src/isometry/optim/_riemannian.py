@@ -149,9 +149,9 @@ class AbstractRiemannian(Optimizer, ABC):
         The first list of state holds the step counts. One list follows for each of
         `buffers`, which maps the name of a buffer to the initial value of its entries.
         """
-        params = [p for p in group["params"] if p.grad is not None]
-        for p in params:
-            check_gradient(p, of=f"parameters of {type(self).__name__}")
+        params, gradients = with_gradients(group["params"])
+        for p, gradient in zip(params, gradients, strict=True):
+            check_gradient(gradient, of=f"parameters of {type(self).__name__}")
             state = self.state[p]
             if "step" not in state:
                 state["step"] = _count(0.0)
@@ -159,7 +159,6 @@ class AbstractRiemannian(Optimizer, ABC):
                 if name not in state:
                     parts = complex(start, start) if p.is_complex() else start
                     state[name] = torch.full_like(p, parts)
-        gradients = [p.grad for p in params if p.grad is not None]
         names = ("step", *buffers)
         lists = [[self.state[p][name] for p in params] for name in names]
         return params, gradients, lists
@@ -171,27 +170,28 @@ class AbstractRiemannian(Optimizer, ABC):
         Each batch comes with its step count. Parameters without entries are left out.
         """
         batches: dict[Any, list[Tensor]] = {}
-        moving = [p for p in group["params"] if p.grad is not None and p.numel() > 0]
-        for p in moving:
-            check_gradient(p)
+        nonempty = [p for p in group["params"] if p.numel() > 0]
+        params, gradients = with_gradients(nonempty)
+        for p, gradient in zip(params, gradients, strict=True):
+            check_gradient(gradient)
             if not self.state.get(p):
                 check_point(p, group["manifold"])
-        for p in moving:
+        for p in params:
             state = self.state[p]
             if "step" not in state:
                 state["step"] = _count(0.0)
             state["step"] += 1
             key = (p.shape, p.dtype, p.device, frozenset(state), int(state["step"]))
             batches.setdefault(key, []).append(p)
-        for (*_, step), params in batches.items():
-            yield params, step
+        for (*_, step), batch in batches.items():
+            yield batch, step
 
     def _advance(self, group: ParamGroup, params: list[Tensor], step: int) -> None:
         """Update parameters of equal shape together, as one batch of points."""
         manifold = group["manifold"]
         frame = manifold.frame()
         Q = _join([_flat(p, manifold) for p in params])
-        gradients = [p.grad for p in params if p.grad is not None]
+        _, gradients = with_gradients(params)
         G = _join([_flat(gradient, manifold) for gradient in gradients])
         names = self.state[params[0]].keys() - {"step"}
         old = {name: _join([self.state[p][name] for p in params]) for name in names}
@@ -270,6 +270,12 @@ class AbstractRiemannian(Optimizer, ABC):
             # checkpoints from torch's optimizers lack some options; use our own values
             theirs |= {name: ours[name] for name in ours.keys() - theirs.keys()}
         super().load_state_dict({**state_dict, "param_groups": groups})
+
+
+def with_gradients(params: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters that have a gradient, and their gradients."""
+    pairs = [(p, p.grad) for p in params if p.grad is not None]
+    return [p for p, _ in pairs], [gradient for _, gradient in pairs]
 
 
 def _count(steps: float) -> Tensor:

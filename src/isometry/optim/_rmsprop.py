@@ -125,8 +125,8 @@ class RiemannianRMSprop(AbstractRiemannian):
             buffers["momentum_buffer"] = 0.0
         params, gradients, state = self._plain_state(group, **buffers)
         if group["eps_inside"] or group["sum_squares"]:
-            for p in params:
-                self._historical_step(p, group)
+            for p, gradient in zip(params, gradients, strict=True):
+                self._historical_step(p, gradient, group)
             return
         steps, squares, *momenta = state
         options = ("maximize", "lr", "alpha", "eps", "weight_decay", "momentum")
@@ -142,12 +142,11 @@ class RiemannianRMSprop(AbstractRiemannian):
             **{name: group[name] for name in options},
         )
 
-    def _historical_step(self, p: Tensor, group: ParamGroup) -> None:
+    def _historical_step(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """A plain step with options that torch's RMSprop does not have."""
-        assert p.grad is not None
         state = self.state[p]
         state["step"] += 1
-        g = -p.grad if group["maximize"] else p.grad.clone()
+        g = -gradient if group["maximize"] else gradient.clone()
         g.add_(p, alpha=group["weight_decay"])
         old = {name: _reals(state[name]) for name in state.keys() - {"step"}}
         past = Past(old, int(state["step"]), torch.square)

@@ -6,7 +6,13 @@ from torch.optim.sgd import sgd
 
 from isometry.groups import AbstractManifold
 from isometry.groups._maps import RetractionLike
-from isometry.optim._riemannian import AbstractRiemannian, ParamGroup, Past, Update
+from isometry.optim._riemannian import (
+    AbstractRiemannian,
+    ParamGroup,
+    Past,
+    Update,
+    with_gradients,
+)
 
 
 class RiemannianSGD(AbstractRiemannian):
@@ -97,11 +103,10 @@ class RiemannianSGD(AbstractRiemannian):
         return Update(direction, scale, {"momentum_buffer": b})
 
     def _plain_step(self, group: ParamGroup) -> None:
-        params = [p for p in group["params"] if p.grad is not None]
+        params, gradients = with_gradients(group["params"])
         buffers: list[Tensor | None] = [
             self.state[p].get("momentum_buffer") for p in params
         ]
-        gradients = [p.grad for p in params if p.grad is not None]
         names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
         sgd(
             params,
