@@ -201,16 +201,8 @@ def _states(
     m = None
     if NONLINEARITIES[weights.sigma.name].keeps_moduli:
         m = recycled((rows, n // 2), first)
-    # First write the drive T x + b to H; the recurrence then replaces it with the
-    # states. A class index selects a column of T.
-    T, b = weights.T, weights.summand()
-    if not x.is_floating_point():
-        table = T.mT.contiguous() if b is None else T.mT + b
-        torch.index_select(table, 0, x, out=H)
-    elif b is None:
-        torch.mm(x, T.mT, out=H)
-    else:
-        torch.addmm(b, x, T.mT, out=H)
+    # the recurrence replaces the drive in H with the states
+    _write_input_drive(x, weights.T, weights.summand(), out=H)
     recurrence = weights.recurrence(first, time_steps, m)
     backend_for(H, weights.W, first, recurrence.b, m).scan(H, recurrence)
     return H, m
@@ -296,6 +288,21 @@ def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:
         u = complex_rows(nn.functional.linear(x, input_form(T, x)))
         return u if bias is None else u + bias
     return nn.functional.linear(x, T, bias)
+
+
+def _write_input_drive(x: Tensor, T: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Write to `out` what `input_drive` returns; T must be real.
+
+    Autograd must be off, and class indices must be in range.
+    """
+    if not x.is_floating_point():
+        # a class index selects a row of this table
+        table = T.mT.contiguous() if bias is None else T.mT + bias
+        torch.index_select(table, 0, x, out=out)
+    elif bias is None:
+        torch.mm(x, T.mT, out=out)
+    else:
+        torch.addmm(bias, x, T.mT, out=out)
 
 
 def real_form(W: Tensor) -> Tensor:
