@@ -87,43 +87,52 @@ class BlockRotation:
     margin: int = 0
 
     def gather(self, h: Tensor) -> Tensor:
-        """What each block reads of an array (rows, coordinates, c).
+        """The coordinates that each block reads from an array (rows, coordinates, c).
 
         Here c is 2 if the last axis holds real and imaginary parts, and 1 otherwise.
-        The result is (blocks, rows, coordinates of a block * c).
+        The result is (blocks, rows, m * c) if a block reads m coordinates, including
+        its margins.
         """
         outer, size, _ = self.shape
         if self.margin:
             after = self.margin + outer * size - h.shape[1]
-            h = pad(h, (0, 0, self.margin, after))
-            # the axes become (rows, blocks, c, coordinates of a block)
-            h = h.unfold(1, size + 2 * self.margin, size)
-            return h.permute(1, 0, 3, 2).flatten(2)
-        h = h.unflatten(1, self.shape).permute(1, 3, 0, 2, 4)
-        return h.flatten(3).flatten(0, 1)
+            padded = pad(h, (0, 0, self.margin, after))
+            windows = padded.unfold(1, size + 2 * self.margin, size)
+            # from (rows, blocks, c, m) to (blocks, rows, m, c)
+            return windows.permute(1, 0, 3, 2).flatten(2)
+        # from (rows, outer, m, inner, c) to (outer, inner, rows, m, c)
+        by_block = h.unflatten(1, self.shape).permute(1, 3, 0, 2, 4)
+        return by_block.flatten(3).flatten(0, 1)
 
     def scatter(self, h: Tensor) -> Tensor:
-        """Put the results of all blocks, (blocks, rows, size * c), back in order."""
+        """Put the results of all blocks, (blocks, rows, size * c), back in order.
+
+        The result is an array (rows, coordinates, c).
+        """
         outer, size, inner = self.shape
-        h = h.unflatten(0, (outer, inner)).unflatten(3, (size, -1))
-        return h.permute(2, 0, 3, 1, 4).flatten(1, 3)
+        by_block = h.unflatten(0, (outer, inner)).unflatten(3, (size, -1))
+        # from (outer, inner, rows, size, c) to (rows, outer, size, inner, c)
+        return by_block.permute(2, 0, 3, 1, 4).flatten(1, 3)
 
     def blocks(self, factors: Tensor) -> Tensor:
         """The matrices of all blocks, which multiply columns of real numbers.
 
-        `factors` has `keep` and `cross` of each layer, as in `Planes`.
+        Args:
+            factors: `keep` and `cross` of each layer, (layers, 2, n), as returned by
+                `Planes._factors`.
         """
         _, size, inner = self.shape
-        reads = self.gather(factors.flatten(0, 1)[..., None])
-        # each has the axes (blocks, layers, 1, coordinates that a block reads)
-        keeps, crosses = reads.unflatten(1, (-1, 2))[..., None, :].unbind(2)
-        eye = torch.eye(reads.shape[-1], dtype=reads.dtype, device=reads.device)
-        # Only the rows of the product that the block computes are needed. So begin with
-        # these rows of the identity, and multiply them by each layer from the right,
-        # the last layer first.
+        parts = self.gather(factors.flatten(0, 1)[..., None])
+        # both have the axes (blocks, layers, m), where a block reads m coordinates
+        keeps, crosses = parts.unflatten(1, (-1, 2)).unbind(2)
+        eye = torch.eye(parts.shape[-1], dtype=parts.dtype, device=parts.device)
+        # A block is a product of m x m matrices, one for each layer, without the rows
+        # that belong to the margins. So begin with the other rows of the identity, and
+        # multiply them from the right by each layer's matrix, the last layer first.
         M = eye[self.margin : self.margin + size]
         for i, layer in reversed(list(enumerate(self.layers))):
-            M = M * keeps[:, i] + layer.swap(M * crosses[:, i], inner)
+            keep, cross = keeps[:, i, None], crosses[:, i, None]
+            M = M * keep + layer.swap(M * cross, inner)
         return real_form(M) if M.is_complex() else M
 
 
