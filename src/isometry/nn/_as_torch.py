@@ -31,8 +31,9 @@ class AbstractNamedCell(AbstractCell):
     def torch_weights(self) -> dict[str, Tensor]:
         """The tensors in torch's layout and order, named without suffixes like `_l0`.
 
-        There are two biases as in torch, or none. The key "bias" stands for the
-        threshold of modReLU, which torch does not have.
+        A cell with a bias has the entries "bias_ih" and "bias_hh", as in torch. But if
+        its bias is the threshold of modReLU, which torch does not have, there is only
+        the entry "bias".
         """
         # torch stacks the matrices of all gates into one
         W = self.weight_hh.flatten(0, -2)
@@ -42,7 +43,7 @@ class AbstractNamedCell(AbstractCell):
 
     @abstractmethod
     def torch_biases(self, bias: Tensor) -> dict[str, Tensor]:
-        """The biases in torch's layout, for a cell that has the bias `bias`."""
+        """The entries of `torch_weights` for the bias of this cell, `bias`."""
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.

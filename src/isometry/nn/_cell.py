@@ -95,14 +95,14 @@ class AbstractCell(nn.Module, ABC):
 
 
 def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-    """Apply a conversion such as `t.double()` to `X`, which stays real or complex.
+    """Convert `X` by `fn`, for example to double; a complex `X` stays complex.
 
-    torch's `Module.double` leaves complex tensors alone, and `Module.to` with a dtype
-    makes all tensors real, or all complex. Neither method fits a cell, which may have
-    real and complex tensors of the same precision.
+    A real `X` stays real. Torch's `Module.double` leaves complex tensors alone, and
+    `Module.to` with a dtype makes all tensors real, or all complex. Neither method fits
+    a cell, which may have real and complex tensors of the same precision.
 
     Raises:
-        TypeError: if `X` is complex, and the conversion is one to half precision.
+        TypeError: if `X` is complex, and `fn` converts to half precision.
     """
     if not (X.is_floating_point() or X.is_complex()):
         return fn(X)

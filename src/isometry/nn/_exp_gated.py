@@ -20,7 +20,8 @@ class AbstractGated(AbstractNamedRecurrent):
 
     Attributes:
         gates: the kind of cell, an LSTM or a GRU.
-        candidate_bias: whether a cell has a bias $b_{hn}$; always False in an LSTM.
+        candidate_bias: whether the candidate of a GRU has a second bias; always False
+            in an LSTM.
         retraction: the map of the constraint on the recurrent maps.
         init: how the recurrent maps are initialized.
         rebase_every: after how many optimizer steps the base moves.

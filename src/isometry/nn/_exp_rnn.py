@@ -27,10 +27,13 @@ class ModReLU(nn.Module):
     r"""$\sigma(z) = \frac{z}{|z|} \max(|z| + b, 0)$, with a learned $b$ per feature.
 
     It keeps the sign of a real number and the phase of a complex number, so it commutes
-    with multiplication by phases. $\sigma(0) = 0$, and the gradient at 0 is zero. A
-    complex recurrent layer saves only $\sigma(z)$. So if $0 < |z| \ll b$, the
-    derivative perpendicular to $z$, which is $1 + b / |z|$, has a relative error of up
-    to $\epsilon b / |z|$, where $\epsilon$ is the machine precision.
+    with multiplication by phases. $\sigma(0) = 0$, and the gradient at 0 is zero.
+
+    A recurrent layer with complex modReLU saves only $\sigma(z)$, and its backward pass
+    computes $|z|$ as $|\sigma(z)| - b$. If $0 < |z| \ll b$, few digits of $|z|$ are
+    left. The derivative perpendicular to $z$, which is $1 + b / |z|$, then has a
+    relative error of up to $\epsilon b / |z|$, where $\epsilon$ is the machine
+    precision.
 
     Args:
         features: size of the last axis.
@@ -200,7 +203,7 @@ class ExpRNNCell(AbstractNamedCell):
         return last if rows.batched else last[0]
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """All states as rows (None with `last_only`), and each sequence's last one."""
+        """All states as rows (None with `last_only`), and the last of each sequence."""
         T, W, b = self.weight_ih, self.weight_hh, self.bias
         if b is None and self.sigma.takes_threshold():
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
@@ -212,7 +215,7 @@ class ExpRNNCell(AbstractNamedCell):
         return self.weight_hh
 
     def torch_biases(self, bias: Tensor) -> dict[str, Tensor]:
-        """The threshold of modReLU, or the bias and a second bias of zeros."""
+        """The threshold for modReLU; otherwise the bias and a second bias of zeros."""
         if self.sigma.takes_threshold():
             return {"bias": bias}
         return {"bias_ih": bias, "bias_hh": torch.zeros_like(bias)}

@@ -123,8 +123,8 @@ class GatedCell(AbstractNamedCell):
         self.bias_hn = empty(n) if candidate_bias else None
         self.reset_parameters()
         # Each matrix starts at its base. If the base were the identity instead, random
-        # matrices would have angles near pi. At such angles exp is no longer
-        # one-to-one, and the coordinates of the Cayley map are huge.
+        # matrices would have angles near pi. Beyond pi, exp is no longer one-to-one.
+        # Near pi, the coordinates of the Cayley map are huge.
         constrain(
             self,
             "weight_hh",
@@ -203,7 +203,7 @@ class GatedCell(AbstractNamedCell):
         return self.weight_hh[0]
 
     def torch_biases(self, bias: Tensor) -> dict[str, Tensor]:
-        """Torch's two biases; the second is zero, except for the candidate."""
+        """Torch's two biases; the second is zero, except for `bias_hn` in a GRU."""
         second = torch.zeros_like(bias)
         if self.bias_hn is not None:
             second = torch.cat((second[: -self.hidden_size], self.bias_hn))
@@ -212,7 +212,8 @@ class GatedCell(AbstractNamedCell):
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The bias is the sum of torch's two biases, except for the candidate of a GRU.
+        The bias is the sum of torch's two biases. But the two biases of a GRU's
+        candidate stay apart: the second becomes `bias_hn`.
 
         Raises:
             ValueError: if torch's second bias for the candidate is not zero, and this

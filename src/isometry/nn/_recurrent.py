@@ -45,7 +45,7 @@ class AbstractRecurrent(nn.Module, ABC):
             `ExpLSTM` and `ExpGRU` do not have this option.
     """
 
-    # each network is a dataclass, so `fields(self)` is correct
+    # tells the type checker that every network is a dataclass and has `fields`
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     input_size: int
     hidden_size: int
@@ -95,10 +95,10 @@ class AbstractRecurrent(nn.Module, ABC):
                 initial states.
 
         Returns:
-            A pair. The first part holds the states of the last layer, in the same form
+            A pair. The first part holds the outputs of the last layer, in the same form
             as the input. With `last_only`, it is a tensor that holds only the last
-            state. The second part holds the last states of all layers, in the same form
-            as `hx`.
+            output. The second part holds the last states of all layers, in the same
+            form as `hx`.
         """
         rows = read(input, batch_first=self.batch_first)
         check_rows(rows, self.input_size)
@@ -178,7 +178,7 @@ class AbstractRecurrent(nn.Module, ABC):
             shape = (len(cells), rows.time_steps.batch, self.hidden_size)
         tensors = _tensors(hx, number=len(usual[0]))
         states = [rows.sorted(cast_state(like, h, shape)) for h in tensors]
-        # the first axis of a tensor is for the cells
+        # the first axis of each tensor runs over the cells
         return list(zip(*(h.unbind(0) for h in states), strict=True))
 
     def extra_repr(self) -> str:

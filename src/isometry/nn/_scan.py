@@ -26,8 +26,8 @@ from isometry._backend.nonlinearities import (
 from isometry._torch import autocast_off, is_batched_gradient, needs_plain_operations
 from isometry.nn._sequence import Pass
 
-# With at most this many classes, a product with one-hot vectors is the fastest way to
-# compute the gradient with respect to the input weight T.
+# With at most this many classes, the gradient with respect to the input weight T is a
+# product with one-hot vectors, and with more classes it is computed by `index_add_`.
 _FEW_CLASSES = 64
 
 
@@ -57,7 +57,10 @@ class Weights(NamedTuple):
     def recurrence(
         self, h0: Tensor, time_steps: TimeSteps, m: Tensor | None
     ) -> Recurrence:
-        """The recurrence as a backend expects it; `m` is memory for moduli, or None."""
+        """The recurrence as a backend expects it.
+
+        `m` is memory for the moduli of smooth modReLU; None for other nonlinearities.
+        """
         return Recurrence(self.W, self.sigma, self.threshold(), h0, time_steps, m)
 
 
@@ -188,10 +191,10 @@ class Scan(torch.autograd.Function):
 def _states(
     x: Tensor, weights: Weights, first: Tensor, time_steps: TimeSteps
 ) -> tuple[Tensor, Tensor | None]:
-    """The states of all time steps, and the moduli (None unless smooth modReLU).
+    """The states of all time steps, and the moduli (None except for smooth modReLU).
 
     Args:
-        x: the inputs.
+        x: the inputs of all time steps, as rows.
         weights: the weights and the nonlinearity.
         first: the states before the first time step.
         time_steps: the rows of each time step.
@@ -214,8 +217,8 @@ def input_weight_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
         if inputs > _FEW_CLASSES:
             return D.new_zeros(inputs, D.shape[1]).index_add_(0, x, D).mT
         x = D.new_zeros(len(x), inputs).scatter_(1, x[:, None], 1.0)
-    # MKL is faster if the narrower matrix is the first factor: by a factor of 6 for
-    # 28,160 rows with 10 inputs and n = 190
+    # MKL is faster if the narrower matrix is the first factor: by a factor of 4 to 6
+    # for 28,160 rows with 10 inputs and n = 190
     return (x.mT @ D).mT if inputs < D.shape[1] else D.mT @ x
 
 
@@ -279,9 +282,9 @@ def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:
         Rows in the dtype of T.
     """
     if not (x.is_floating_point() or x.is_complex()):
-        # `check_rows` cannot read indices in a graph or a transform. Indexing would
-        # count a negative index from the end. So replace it with an index that is out
-        # of range, for which indexing fails.
+        # In a graph or a transform, `check_rows` cannot read the indices, so they may
+        # be negative. Indexing would count a negative index from the end. So replace
+        # each one with an index that is out of range, for which indexing fails.
         u = T.mT[torch.where(x < 0, T.shape[1], x)]
         return u if bias is None else u + bias
     if T.is_complex() and not x.is_complex():
@@ -306,9 +309,10 @@ def _write_input_drive(x: Tensor, T: Tensor, bias: Tensor | None, out: Tensor) -
 
 
 def real_form(W: Tensor) -> Tensor:
-    """The real matrices (2m, 2n) that act on pairs as the complex `W` acts on numbers.
+    """The real matrix that acts on real pairs as the complex `W` acts on numbers.
 
-    An entry a + ib becomes the block ((a, -b), (b, a)).
+    If `W` is (..., m, n), the result is (..., 2m, 2n). An entry a + ib becomes the
+    block ((a, -b), (b, a)).
     """
     a, b = W.real, W.imag
     blocks = torch.stack((torch.stack((a, -b), -1), torch.stack((b, a), -1)), -3)
@@ -319,7 +323,8 @@ def real_form(W: Tensor) -> Tensor:
 def input_form(T: Tensor, x: Tensor) -> Tensor:
     """The real matrix that computes T x as pairs of real numbers, for a complex T.
 
-    It multiplies `x` itself if `x` is real, and `real_rows(x)` if `x` is complex.
+    It multiplies `x` itself if `x` is real, and `real_rows(x)` if `x` is complex. If
+    `x` holds class indices, they select columns of the result.
     """
     if x.is_complex():
         return real_form(T)

@@ -228,7 +228,10 @@ def _check_device(x: Tensor, state: Tensor, name: str) -> None:
 
 
 def _cast(x: Tensor, dtype: torch.dtype, name: str) -> Tensor:
-    """Return `x` in this dtype; raise if it has another one, except under autocast."""
+    """Return `x` in this dtype. Raise if that needs a cast, except under autocast.
+
+    Complex numbers are not cast even under autocast.
+    """
     if x.dtype == dtype:
         return x
     if torch.is_autocast_enabled(x.device.type) and not x.is_complex():

@@ -8,7 +8,7 @@ from isometry._declare import check_is_manifold, points
 from isometry._dtypes import HALF
 from isometry.groups import AbstractManifold
 
-# options of torch's RMSprop and AdamW that our optimizers do not have
+# entries of the parameter groups of torch's RMSprop, Adam and AdamW that ours lack
 _OTHER_RULES = ("centered", "decoupled_weight_decay")
 
 # options that must not be negative; `dampening` is not listed, since torch allows a
@@ -119,7 +119,8 @@ def _check_parameter(p: Tensor, name: str) -> None:
             f"got {p.dtype}. Keep it in float32 and use `torch.autocast`, or constrain "
             f"the layer with `isometry.orthogonal`."
         )
-    # FSDP makes DTensors, which have this method; `isinstance` would need an import
+    # FSDP makes DTensors, which have the method `full_tensor`. To test for their class,
+    # we would have to import it.
     if hasattr(p, "full_tensor"):
         raise TypeError(
             f"`{name}` must be whole on every rank to step on a manifold; got a "

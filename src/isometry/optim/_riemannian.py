@@ -257,7 +257,8 @@ class AbstractRiemannian(Optimizer, ABC):
 
         Raises:
             ValueError: if a parameter group was on a different manifold, or was trained
-                by torch's AdamW or centered RMSprop, which we do not have.
+                with decoupled weight decay (AdamW) or by centered RMSprop, which these
+                optimizers do not have.
         """
         groups = [dict(group) for group in state_dict["param_groups"]]
         for ours, theirs in zip(self.param_groups, groups, strict=False):

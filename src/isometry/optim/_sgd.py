@@ -36,8 +36,8 @@ class RiemannianSGD(AbstractRiemannian):
     $\lVert Q \rVert$ is constant on the manifolds of `isometry.groups`. A matrix whose
     gradient or step is not finite keeps its value and its momentum. So does a matrix
     whose step is so long that too few correct digits would be left, for instance $1 /
-    \sqrt\varepsilon$ radians. If this happens, clip the gradients, or choose a smaller
-    learning rate.
+    \sqrt\varepsilon$ radians, where $\varepsilon$ is the machine precision. If this
+    happens, clip the gradients, or choose a smaller learning rate.
 
     Args:
         params: parameters, or parameter groups with their own options, such as

@@ -91,10 +91,7 @@ Activation = Callable[[Tensor, Tensor], Tensor]
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Raise unless `epsilon` is 0, or positive and finite.
-
-    If it is positive, it must be at least the smallest normal number of float32.
-    """
+    """Raise unless `epsilon` is 0, or positive, finite and not subnormal in float32."""
     smallest = torch.finfo(torch.float32).tiny
     if epsilon != 0 and not smallest <= epsilon < math.inf:
         raise ValueError(
@@ -114,7 +111,7 @@ def smooth_sigma(epsilon: float) -> Sigma:
 
 
 class AbstractComparatorCell(AbstractCell):
-    """A cell with an input weight, a recurrent map, one bias and an initial state.
+    """A cell with an input weight, a recurrent map, and one bias vector.
 
     The constructor of a subclass takes the sizes, a `Draw`, and the options of the
     cell. It checks and stores the options, and calls `draw_parameters` at the end.
@@ -170,7 +167,7 @@ class AbstractLoopCell(AbstractComparatorCell):
             return self.state_map()(identity(state)).mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """All states as rows (None with `last_only`), and each sequence's last one."""
+        """All states as rows (None with `last_only`), and the last of each sequence."""
         (h,) = first
         time_steps, last_only, chunk = run
         with autocast_off(h.device):
@@ -197,17 +194,18 @@ class AbstractLoopCell(AbstractComparatorCell):
                 ends.append(h[part.batch :])
                 args = x[rows], h[: part.batch], part
                 _, last = checkpoint(states_of, *args, use_reentrant=False)
-                # `last` is a view of all states of the chunk. Keep only a copy, so that
-                # the memory of these states can be freed.
+                # `last` may be a view of all states of the chunk. Keep only a copy, so
+                # that the memory of these states can be freed.
                 h = last.clone()
-            # the longest sequences come first in a batch, but end last
+            # The longest sequences come first in a batch, but end last. So in the
+            # reverse order, the parts in `ends` continue the batch.
             return None, (torch.cat([h, *ends[::-1]]),)
 
 
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
-    It uses the fast `scan`.
+    It runs over time with the function `scan` of `ExpRNN`.
 
     Attributes:
         sigma: the nonlinearity, in the form that `scan` takes.
@@ -216,7 +214,7 @@ class AbstractDenseCell(AbstractComparatorCell):
     sigma: Sigma
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """All states as rows (None with `last_only`), and each sequence's last one."""
+        """All states as rows (None with `last_only`), and the last of each sequence."""
         with autocast_off(x.device):
             W = self.recurrent_matrix()
         weights = Weights(self.weight_ih, W, self.bias, self.sigma)
@@ -264,9 +262,9 @@ class AbstractComparator(AbstractRecurrent):
 def _can_recompute() -> bool:
     """Whether a backward pass can compute states again instead of reading saved ones.
 
-    Outside a compiler, the transforms of torch.func do not support this: `grad` refuses
-    the hooks on saved tensors that `checkpoint` needs, and a backward pass outside of
-    `vmap` cannot repeat what happened inside. While a program is compiled, this is
-    always True, because a compiler makes `checkpoint` a part of its graph.
+    It cannot if a transform of torch.func is active: `grad` refuses the hooks on saved
+    tensors that `checkpoint` needs, and a backward pass outside of `vmap` cannot repeat
+    what happened inside. But while a program is compiled, the answer is always True,
+    because a compiler makes `checkpoint` a part of its graph.
     """
     return torch.compiler.is_compiling() or not transforms()

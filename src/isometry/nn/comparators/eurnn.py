@@ -36,9 +36,9 @@ from isometry.nn.comparators.cell import (
 
 Style = Literal["tunable", "fft"]
 
-# The largest number of layers that are multiplied together, in blocks. Blocks of 16
-# layers that pair neighbours have 32 to 64 rows and 32 more columns; blocks of 4 layers
-# of a Fourier transform are 16 x 16.
+# The largest numbers of consecutive layers whose product is computed as blocks. For 16
+# layers that pair neighbours, a block has 32 to 64 rows, and 32 columns more than rows.
+# For 4 layers with the pairs of a Fourier transform, a block is 16 x 16.
 _LAYERS_TOGETHER = 16
 _FFT_LAYERS_TOGETHER = 4
 
@@ -47,23 +47,27 @@ _FFT_LAYERS_TOGETHER = 4
 class RotationLayer:
     """A layer of rotations, each in the plane of two coordinates j and j + `distance`.
 
-    The pairs begin at coordinate `skip` and wrap around, so that every coordinate has a
-    partner.
+    From coordinate `skip` on, runs of `distance` coordinates j alternate with runs of
+    their partners. They wrap around at the end, so that every coordinate has a partner.
     """
 
     distance: int
     skip: int = 0
 
     def spread(self, X: Tensor) -> Tensor:
-        """Sort numbers for pairs by coordinate: (..., 2, n / 2) becomes (..., n).
+        """Put numbers that are sorted by pair in the order of the coordinates.
 
-        `X` has a row for the coordinates j of all pairs, and one for j + `distance`.
+        `X` is (..., 2, n / 2), and the result is (..., n). The first row of `X` has one
+        number for the coordinate j of each pair, the second for j + `distance`.
         """
         X = X.unflatten(-1, (-1, self.distance)).movedim(-3, -2)
         return X.flatten(-3).roll(self.skip, -1)
 
     def swap(self, X: Tensor, inner: int) -> Tensor:
-        """Exchange the two entries of each pair; `X` holds every `inner`-th entry."""
+        """Exchange the two entries of each pair on the last axis of `X`.
+
+        Consecutive entries of this axis belong to coordinates that are `inner` apart.
+        """
         pairs = X.roll(-self.skip, -1).unflatten(-1, (-1, 2, self.distance // inner))
         return pairs.flip(-2).flatten(-3).roll(self.skip, -1)
 
@@ -73,11 +77,13 @@ class BlockRotation:
     """The product of several layers, as one dense block for each set of coordinates.
 
     A block computes the new coordinates of its set from the old ones and, with a
-    margin, from their neighbours. Zeros stand for coordinates that do not exist.
+    margin, from their neighbours. A set or a margin may extend beyond the first or last
+    coordinate, where zeros are read.
 
     Attributes:
         layers: the layers, in the order in which they act.
-        shape: (outer, size, inner), where the coordinates of a set run along `size`.
+        shape: (outer, size, inner). If the axis of all coordinates is split into three
+            axes of these sizes, each set of coordinates runs along the second.
         margin: how many neighbours a block reads on either side of its set. A margin
             needs inner = 1.
     """
@@ -107,7 +113,8 @@ class BlockRotation:
     def scatter(self, h: Tensor) -> Tensor:
         """Put the results of all blocks, (blocks, rows, size * c), back in order.
 
-        The result is an array (rows, coordinates, c).
+        The result is (rows, coordinates, c). If the last set extends beyond the last
+        coordinate, so does the result.
         """
         outer, size, inner = self.shape
         by_block = h.unflatten(0, (outer, inner)).unflatten(3, (size, -1))
@@ -137,14 +144,14 @@ class BlockRotation:
 
 
 class Planes:
-    """The pairs of coordinates that each layer rotates, grouped in blocks.
+    """The layers of rotations of a cell, and the blocks by which they are computed.
 
     Attributes:
         n: number of coordinates of a state.
-        shape: the shape of the angles. In the tunable style, a row has the angles of
-            two layers, except for the last pair of the second layer, which would wrap
-            around and is not rotated.
-        unused: the number of such pairs in a row.
+        shape: the shape of the angles. In the style "fft", a row has the angles of one
+            layer. In the style "tunable", it has the angles of two layers, except for
+            the last pair of the second layer, which wraps around and is not rotated.
+        unused: the number of pairs without an angle for each row: 0 or 1.
         layers: the layers, in the order in which they act.
         rotations: the product of all layers, as a sequence of block rotations.
     """
@@ -194,9 +201,10 @@ class Planes:
     def _factors(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> Tensor:
-        """`keep` and `cross` of each layer, which maps h to h * keep + partner * cross.
+        """The vectors `keep` and `cross` of each layer, stacked as (layers, 2, n).
 
-        The shape is (layers, 2, n). In `partner`, the entries of each pair are swapped.
+        A layer maps h to h * keep + swapped * cross, where `swapped` is h with the two
+        entries of each pair exchanged.
         """
         rows = (-1, self.n // 2)
         theta = pad(theta, (0, self.unused)).view(rows)
@@ -204,13 +212,15 @@ class Planes:
         phases = torch.ones_like(theta)
         if phi is not None:
             phases = torch.polar(phases, pad(phi, (0, self.unused)).view(rows))
-        # a stack has the factors of coordinate j and of its partner j + distance
+        # Along axis 1 come first the coordinates j of all pairs and then their partners
+        # j + distance, as `RotationLayer.spread` expects.
         keeps = torch.stack((c, phases * c), 1)
         crosses = torch.stack((-phases * s, s), 1)
         by_layer = zip(self.layers, torch.stack((keeps, crosses), 1), strict=True)
         factors = [layer.spread(X) for layer, X in by_layer]
         if omega is not None:
-            # multiply the phases into the last layer, where they cost nothing
+            # multiply the phases into the last layer, so that they cost nothing in a
+            # time step
             factors[-1] = torch.polar(torch.ones_like(omega), omega) * factors[-1]
         return torch.stack(factors)
 
@@ -239,8 +249,8 @@ def _modrelu(z: Tensor, b: Tensor) -> Tensor:
     """The authors' modReLU, which adds 0.01 to the modulus."""
     if not z.is_complex():
         return modrelu(z, b + _EPSILON)
-    # `z.abs()` would be slower. `tiny` keeps the gradient finite at z = 0, where the
-    # gradient of the square root alone is infinite.
+    # In the forward pass, `z.abs()` would take 1.5 to 2 times as long. `tiny` keeps the
+    # gradient finite at z = 0, where the gradient of the square root is infinite.
     tiny = torch.finfo(z.real.dtype).tiny
     m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
     return z * (torch.relu(m + b) / m)

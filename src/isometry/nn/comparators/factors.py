@@ -73,10 +73,11 @@ class HouseholderRNN(AbstractComparator):
 
     where $H_j$ reflects along column $j$ of $V$ and $\sigma$ is the leaky ReLU with
     slope 0.1. Column $j$ is zero above row $j$, so $V$ has $nm - m(m-1)/2$ free
-    numbers. If no column is zero, the determinant of $W$ is $(-1)^m$, so only one
-    component of $O(n)$ is reached; with $m < n - 1$, only a part of it. $W$ is computed
-    once for all time steps, at a cost of $O(n^2 m)$. The network is called like
-    `torch.nn.RNN`; a cell has one bias vector and a learned initial state.
+    numbers. If no column is zero, the determinant of $W$ is $(-1)^m$, so $W$ stays in
+    one of the two connected components of $O(n)$, and reaches only a part of it if $m <
+    n - 1$. $W$ is computed once for all time steps, at a cost of $O(n^2 m)$. The
+    network is called like `torch.nn.RNN`; a cell has one bias vector and a learned
+    initial state.
 
     The lengths of the columns do not affect $W$, but they affect the size of an
     optimizer's step. The authors divide the columns by their lengths after each step,

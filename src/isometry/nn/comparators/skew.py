@@ -108,13 +108,14 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
     The transform $(I + A)^{-1} (I - A)$ rotates the plane of each block by $-u$, where
     $u$ is uniform in $(0, \pi / 2)$. If $n$ is odd, the last row of $A$ is zero.
     """
-    u = torch.rand(n // 2, dtype=torch.float64, device="cpu", generator=draw.generator)
+    u = (math.pi / 2) * torch.rand(
+        n // 2, dtype=torch.float64, device="cpu", generator=draw.generator
+    )
     X = u.new_zeros(n, n)
     even = 2 * torch.arange(n // 2, device="cpu")
-    # The variable `u` is uniform in (0, 1), so the $u$ of the docstring is pi / 2 times
-    # this variable. [HWY18] sets -tan(u / 2) above the diagonal. Our coordinates are
-    # below the diagonal, so they are positive.
-    X[even + 1, even] = torch.tan(math.pi / 4 * u)
+    # [HWY18] sets -tan(u / 2) above the diagonal. Our coordinates are below the
+    # diagonal, so they are positive.
+    X[even + 1, even] = torch.tan(u / 2)
     return X
 
 
@@ -247,8 +248,8 @@ class LieRNN(AbstractComparator):
     no longer one-to-one.
 
     Each coefficient is the real or the imaginary part of an entry of $\sum_j \lambda_j
-    B_j$, so this matrix is filled without a sum over the basis. With the exponential of
-    this library, the network costs as much as `ExpRNN(unitary=True)`.
+    B_j$, so this matrix is filled without a sum over the basis. Its exponential is
+    computed as in `ExpRNN(unitary=True)`.
 
     Options that are not listed here have the same meaning as in `ExpRNN`, except that
     `generator` is the source of all random initial values.
