@@ -9,7 +9,7 @@ from isometry._backend.native import native_backend
 
 @pytest.fixture(params=["C", "torch"])
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The loop over time in C, and the one for machines without a compiler."""
+    """Run a test with the loop over time in C, and again with torch's operations."""
     if request.param == "torch":
         with only_torch():
             yield request.param

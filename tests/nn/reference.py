@@ -92,7 +92,7 @@ def reflections(V: Tensor) -> Tensor:
     n, m = V.shape
     W = torch.eye(n, dtype=V.dtype)
     for j in range(m):
-        # zero above row j
+        # column j is zero above row j
         v = torch.where(torch.arange(n) >= j, V[:, j], 0.0)
         W = W @ (torch.eye(n, dtype=V.dtype) - 2 * torch.outer(v, v) / (v @ v))
     return W
@@ -123,7 +123,7 @@ def modrelu(z: Tensor, b: Tensor) -> Tensor:
 
 
 def exact_modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """z / |z| max(|z| + b, 0), of numbers that are not zero."""
+    """z / |z| max(|z| + b, 0), for z other than zero."""
     m = (z.real**2 + z.imag**2).sqrt()
     return z / m * torch.clamp(m + b, min=0)
 
@@ -135,7 +135,7 @@ def wisdom_modrelu(z: Tensor, b: Tensor, epsilon: float = 1e-5) -> Tensor:
 
 
 def jing_modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """max(m + b, 0) z / m, m = |z| + 0.01; real: times the sign of z."""
+    """max(m + b, 0) z / m with m = |z| + 0.01; for a real z, z / |z| replaces z / m."""
     if not z.is_complex():
         return torch.clamp(z.abs() + 0.01 + b, min=0) * torch.sign(z)
     m = (z.real**2 + z.imag**2).sqrt() + 0.01

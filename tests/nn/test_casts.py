@@ -71,7 +71,8 @@ def test_a_cast_changes_the_precision_of_all_numbers(name, cast, rng):
         assert_close(X, narrow[key].to(wide), rtol=0, atol=1e-6)
     out = layer(x.double())[0]
     assert out.dtype == (torch.complex128 if out.is_complex() else torch.float64)
-    # far above rounding errors, which modReLU enlarges near zero, where it jumps
+    # The bound is far above rounding errors: modReLU jumps at zero, and enlarges them
+    # there.
     assert torch.dist(out, expected) <= 0.01 * expected.norm()
     out.abs().square().sum().backward()
     for p in layer.parameters():
@@ -117,14 +118,16 @@ def test_declared_weights_are_points_in_the_wider_dtype(name, rng):
 def test_declared_weights_come_back_from_half_precision(before, after, rng):
     """A cast from half precision gives points, unless the weight was off its manifold.
 
-    The defect was 2e-10 in float64, and twice a rotation became minus that rotation.
+    The defect used to be 2e-10 in float64, and a weight that was twice a rotation
+    became minus that rotation.
     """
     layer = SpectralRNN(3, 64, generator=rng)
     U = layer.cells[0].U.detach().clone()
     other = copy.deepcopy(layer).to(before)
     for _, Q, manifold in declared_parameters(layer.to(before).to(after)):
         manifold.check_point(Q.detach(), name="Q")
-    # eps / 2 is the rounding error of an entry; the nearest point is as near
+    # The first cast moves an entry by up to eps / 2, and the step to the nearest point
+    # moves it by about as much.
     assert (layer.cells[0].U - U).abs().max() <= torch.finfo(before).eps
     with torch.no_grad():
         other.cells[0].U.mul_(2)
@@ -175,7 +178,7 @@ def test_a_constrained_layer_of_torch_is_cast_like_a_plain_one():
 def test_a_cast_inside_autocast_leaves_points_of_the_manifold():
     """Inside autocast, too, a cast to a wider dtype removes rounding errors.
 
-    The orthogonality error was 2.8e-3.
+    The orthogonality error used to be 2.8e-3.
     """
     layer = SpectralRNN(3, 8).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
@@ -189,7 +192,7 @@ def test_a_cast_inside_autocast_leaves_points_of_the_manifold():
 def test_autocast_leaves_the_recurrent_matrix_alone(name):
     """The matrix that a cell shows is the same inside autocast.
 
-    In `SpectralRNN` and `EURNN` it was off by 1.5e-2.
+    In `SpectralRNN` and `EURNN` it used to be off by 1.5e-2.
     """
     cell = CASES[name].network(dtype=torch.float32).cells[0]
     with torch.autocast("cpu", torch.bfloat16):

@@ -131,7 +131,7 @@ def test_states_may_have_any_strides(rng):
         ((torch.zeros(3), torch.zeros(1, 5)), r"`hx` must have shape \(5,\)"),
         ((torch.tensor([0, 3]),), r"class indices from 0 to 2; got 3"),
         ((torch.tensor([-1, 0]),), r"class indices from 0 to 2; got -1"),
-        # the message used to speak of a time axis, and to show a shape with one
+        # the message used to mention a time axis, and to show a shape that had one
         ((torch.zeros(2, 4, 3),), r"\(batch, input_size\).* got shape \(2, 4, 3\)"),
         ((torch.tensor([[0, 1]]),), r"\(batch,\) of class indices.* shape \(1, 2\)"),
     ],

@@ -31,9 +31,9 @@ from tests.helpers import new_generator
 from tests.nn import reference
 from tests.nn.comparators import CASES, INPUTS, Case, N, assert_near_largest
 
-# no type checker knows that this is a nonlinearity or a style
+# neither a nonlinearity nor a style, which `Any` hides from the type checker
 UNKNOWN: Any = "gelu"
-# nor that this is an integer
+# not an integer
 REAL: Any = 2.0
 
 
@@ -264,7 +264,7 @@ def test_weights_of_descent_are_declared():
 @pytest.mark.parametrize("copied", [False, True], ids=["original", "copy"])
 @pytest.mark.parametrize("name", ["full", "spectral"])
 def test_weights_of_descent_do_not_leave_their_manifold_silently(name, copied):
-    """Adam refuses to move the declared weights, which it used to do."""
+    """Adam refuses to move declared weights. It used to move them off the manifold."""
     network = CASES[name].network()
     network = copy.deepcopy(network) if copied else network
     network.load_state_dict(CASES[name].network().state_dict())
@@ -294,8 +294,8 @@ def test_renormalizing_keeps_the_weight(rng):
 def test_reflections_of_any_length_survive_renormalization(size, rng):
     """`renormalize_` leaves W unchanged, also for a column of this size; 0 gives H = I.
 
-    A column of zeros, or of float32 numbers whose squares under- or overflow, became
-    NaN or zero.
+    A column of zeros, or of float32 numbers whose squares under- or overflow, used to
+    become NaN or zero.
     """
     network = HouseholderRNN(3, 5, generator=rng)
     (cell,) = network.cells
@@ -360,7 +360,7 @@ def test_bad_options_are_refused(make, message):
 @pytest.mark.usefixtures("no_shape_hook")
 @pytest.mark.parametrize("name", ["scornn", "scurnn", "urnn", "eurnn", "householder"])
 def test_compiles_in_one_graph(name, rng):
-    """Both loops compile to one graph: the scan is ordinary operations then."""
+    """Both loops compile to one graph, in which the scan is ordinary operations."""
     network = shaken(CASES[name].network(), rng)
     x = torch.randn(2, 3, INPUTS, dtype=torch.float64, generator=rng)
     compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
@@ -368,7 +368,7 @@ def test_compiles_in_one_graph(name, rng):
 
 
 def test_the_recurrent_matrix_is_that_of_the_definition(case, rng):
-    """Every cell tells the matrix that moves its state, however it applies it."""
+    """`recurrent_matrix` is the matrix of the definition, even if a cell forms none."""
     cell = shaken(case.network(), rng).typed_cells()[0]
     assert isinstance(cell, AbstractCell)
     # twice the worst over 30 seeds and all networks, 3.3 (lie relu)
@@ -378,7 +378,7 @@ def test_the_recurrent_matrix_is_that_of_the_definition(case, rng):
 
 @pytest.mark.parametrize("kind", [ExpRNN, ExpLSTM, ExpGRU])
 def test_our_cells_say_their_matrix_too(kind):
-    """A gated cell tells the matrix of its first gate."""
+    """The `recurrent_matrix` of a gated cell is the matrix of its first gate."""
     (cell,) = kind(INPUTS, N).typed_cells()
     W = cell.recurrent_matrix().detach()
     assert isinstance(cell, AbstractCell)

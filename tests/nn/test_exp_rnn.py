@@ -88,7 +88,7 @@ def test_takes_and_gives_what_nn_rnn_does(options, nonlinearity, engine, rng):
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_gradients_are_those_of_nn_rnn(options, engine, rng):
-    """Gradients of inputs, states, kernels and biases through a packed sequence."""
+    """Gradients of inputs, states, weights and biases through a packed sequence."""
     layer, other = pair(nonlinearity="tanh", **options)
     results = []
     sequences = [randn(T, 3, rng=rng).requires_grad_() for T in (2, 5, 1, 5)]
@@ -127,7 +127,7 @@ def test_without_bias(rng):
 
 
 def test_dropout_is_between_layers_in_training(rng):
-    """In training a part p of the first layer's outputs is zero.
+    """In training, dropout p sets a part p of the first layer's outputs to zero.
 
     The others grow by 1 / (1 - p).
     """
@@ -147,7 +147,7 @@ def test_dropout_is_between_layers_in_training(rng):
     # 5 standard deviations, sqrt(0.3 * 0.7 / 40000)
     assert abs(fraction - 0.3) < 5 * 0.0023
     assert_close(read[~dropped], all_inputs[~dropped] / 0.7)
-    # outputs of the top layer are not dropped, and in evaluation none are
+    # no outputs of the top layer are dropped; in evaluation, no outputs at all
     assert_close(last[1], out[-1])
     same(layer(x), layer(x))
     assert below.weight_ih.shape == (50, 3)
@@ -191,7 +191,7 @@ def test_last_only_is_the_last_output(make, chunk, options, engine, rng):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
 def test_class_indices_are_one_hot_vectors(dtype, packed, engine, rng):
-    """Indices without the last axis have the value and gradient of unit vectors."""
+    """Class indices give the outputs and gradients that one-hot vectors give."""
     layer = ExpRNN(10, 5, 2, bidirectional=True, dtype=DTYPE)
     sequences = [torch.randint(10, (T,), generator=rng) for T in (4, 4, 4, 4)]
     if packed:

@@ -172,7 +172,7 @@ def test_dropout_without_effect_is_a_warning(layer):
 def test_a_checkpoint_of_the_other_field_is_refused(unitary):
     """A checkpoint of the other field is refused.
 
-    All keys matched, and the weight was off by 2.7.
+    It used to load, because all keys matched, and the weight was off by 2.7.
     """
     layer, other = ExpRNN(3, 4, unitary=unitary), ExpRNN(3, 4, unitary=not unitary)
     field = "complex" if unitary else "real"
@@ -185,7 +185,7 @@ def test_a_checkpoint_of_the_other_field_is_refused(unitary):
 def test_a_checkpoint_with_a_moving_base_names_the_option_of_the_layer():
     """The error names the layer's option for a moving base.
 
-    `use_trivialization` is not an argument of ExpRNN.
+    It does not name `use_trivialization`, which is no argument of ExpRNN.
     """
     with pytest.raises(
         RuntimeError, match=r"saved with one\. .*if they have `rebase_e"

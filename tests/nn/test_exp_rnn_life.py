@@ -49,9 +49,10 @@ def train(model: nn.Module, x: Tensor, steps: int, lr: float = 1e-2) -> list[flo
 @pytest.mark.parametrize("n", [400, 401])
 @pytest.mark.parametrize("init", ["henaff", "cayley"])
 def test_recurrent_weight_starts_as_in_the_paper(init, n):
-    """W is exp of planes with angles uniform in (-pi, pi), or Cayley's angles.
+    """W is exp of a matrix with 2 x 2 blocks ((0, -theta), (theta, 0)).
 
-    The latter are tan(u / 2) with u < pi / 2.
+    For "henaff", theta is uniform in (-pi, pi). For "cayley", |theta| is tan(u / 2),
+    with u uniform in (0, pi / 2).
     """
     layer = ExpRNN(1, n, init=init, dtype=torch.float64)
     W = layer.cells[0].weight_hh.detach()
@@ -96,7 +97,7 @@ def test_the_generator_decides_the_recurrent_weight():
 
 @pytest.mark.parametrize(("d", "n", "k"), [(1, 170, 10), (1, 512, 10), (10, 190, 9)])
 def test_number_of_parameters_is_the_papers(d, n, k):
-    """n (n - 1) / 2 + n d + n, with the linear layer n k + k beside it."""
+    """A layer has n (n - 1) / 2 + n d + n numbers, and an output layer has n k + k."""
     layer = ExpRNN(d, n)
     plain = [
         p.numel() for name, p in layer.named_parameters() if "original" not in name

@@ -54,7 +54,8 @@ BATCH = Dim("batch")
 def test_a_program_takes_batches_of_any_size(name, strict, rng):
     """A program accepts batches of any size.
 
-    It used to be `UserError: specialized to 4`: `len` of a tensor is fixed (B6).
+    Export used to raise `UserError: specialized to 4`, because `len` of a tensor is a
+    constant in the program (B6).
     """
     layer = isometry.fold(LAYERS[name]()).eval()
     x, y = (sequences(batch, layer, rng) for batch in (4, 9))

@@ -215,7 +215,7 @@ def test_number_of_parameters(kind, n):
 
 @both
 def test_starts_as_torchs_layer_does(kind):
-    """Kernel and bias are uniform in +-1 / sqrt(n); the recurrent matrices differ."""
+    """Input weight and bias are uniform in +-1 / sqrt(n); the gates' maps differ."""
     layer = KINDS[kind][0](50, 100)
     for parameter in (layer.cells[0].weight_ih, layer.cells[0].bias):
         values = parameter.detach()

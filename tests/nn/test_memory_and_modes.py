@@ -16,14 +16,14 @@ from isometry._backend import memory
 from isometry.linalg import skew
 from isometry.nn import ExpGRU, ExpLSTM, ExpRNN
 
-# 2^19 bytes and more are kept
+# a storage of 2^19 bytes or more is remembered, to be used again
 SHAPE = (300, 1000)
 
 
 class States(Dataset):
     """States computed by a worker; the i-th are i + 1 times the first.
 
-    They are so large that their memory is kept.
+    They are so large that their storage is remembered.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,8 @@ class States(Dataset):
 def test_batches_of_a_worker_stay_what_they_are():
     """Batches of a worker keep their values.
 
-    They all became the last one: the worker wrote where the other process still read.
+    They all used to become equal to the last one: the worker wrote to memory that the
+    other process still read.
     """
     loader = DataLoader(
         States(), batch_size=None, num_workers=1, multiprocessing_context="fork"
@@ -58,7 +59,8 @@ def test_batches_of_a_worker_stay_what_they_are():
 def test_memory_is_not_free_while_somebody_holds_it(hold: Callable):
     """Memory is not recycled while a storage, array or view refers to it.
 
-    A storage was not counted, since Python has one object for it, which is kept.
+    A reference to the storage itself used not to count, since Python has only one
+    object for a storage.
     """
     memory.release_memory()
     like = torch.empty(0)
@@ -74,7 +76,7 @@ def test_memory_is_not_free_while_somebody_holds_it(hold: Callable):
 def test_lengths_that_differ_do_not_fill_the_memory(monkeypatch):
     """Sequences of many lengths do not fill the memory.
 
-    Eight pieces of any size were kept: four of half a gigabyte, for instance.
+    Eight storages of any size used to be remembered, even of half a gigabyte each.
     """
     monkeypatch.setattr(memory, "_MOST_BYTES", 2**22)
     memory.release_memory()
@@ -84,7 +86,7 @@ def test_lengths_that_differ_do_not_fill_the_memory(monkeypatch):
     # three of them are below 2^22 bytes
     expected = [rows * 1200 for rows in (1005, 1006, 1007)]
     assert [len(s) for s in memory._pool[0]] == expected
-    # a larger piece is not kept at all, and does not drive these out
+    # a larger storage is not remembered at all, and does not replace the others
     memory.recycled((10_000, 300), like)
     assert [len(s) for s in memory._pool[0]] == expected
     memory.release_memory()
@@ -93,7 +95,7 @@ def test_lengths_that_differ_do_not_fill_the_memory(monkeypatch):
 def test_backward_passes_under_vmap(engine, rng):
     """`vmap` of `torch.autograd.grad` agrees with a loop.
 
-    It used to be an error about storage.
+    It used to raise an error about storage.
     """
     layer = ExpRNN(3, 40)
     x = torch.randn(5, 4, 3, generator=rng).requires_grad_()

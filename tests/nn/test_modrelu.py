@@ -49,7 +49,7 @@ def test_commutes_with_phases(dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("threshold", [-0.1, 0.0, 0.1])
 def test_zero_is_zero_with_a_finite_gradient(threshold, dtype):
-    """sigma(0) = 0 with gradient 0, although z / |z| is 0 / 0; it used to be NaN."""
+    """sigma(0) = 0 and the gradient, once NaN, is 0, although z / |z| is 0 / 0."""
     f = ModReLU(3, dtype=dtype.to_real())
     torch.nn.init.constant_(f.bias, threshold)
     z = torch.zeros(2, 3, dtype=dtype, requires_grad=True)

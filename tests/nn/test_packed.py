@@ -20,7 +20,8 @@ ROWS = torch.zeros(6, 3)
 def test_packed_sequences_whose_sizes_do_not_add_up(layer, sizes):
     """Packed sequences whose sizes do not add up, or grow, are refused.
 
-    C wrote beyond its buffer (`free(): invalid size`), and growing sizes passed.
+    C used to write beyond its buffer (`free(): invalid size`), and sizes that grow were
+    accepted.
     """
     packed = PackedSequence(ROWS, torch.tensor(sizes, dtype=torch.int64))
     message = r"`input.batch_sizes` must be positive, .* the 6 rows .* got \["
@@ -45,7 +46,7 @@ def test_packed_sequences_with_sizes_of_another_kind(sizes, message):
 def test_packed_sequences_with_an_order_of_another_length(number):
     """An order of another length is refused.
 
-    States were mixed up, or an error came from deep inside.
+    States used to be mixed up, or an internal error was raised.
     """
     order = torch.arange(number)
     packed = PackedSequence(ROWS, torch.tensor([3, 3]), order, order)

@@ -56,7 +56,11 @@ def test_layers_draw_their_first_values_again(name, rng):
 
 @pytest.mark.parametrize("name", ["exp moving base", "gru"])
 def test_a_weight_that_is_the_identity_is_drawn_again(name):
-    """Resetting writes the identity first, which used to go unnoticed if it was one."""
+    """A weight that is the identity is drawn again.
+
+    `reset_parameters` first writes the identity. This write used to go unnoticed if the
+    weight had this value already.
+    """
     layer = LAYERS[name]()
     cell = cells(layer)[0]
     cell.weight_hh = torch.eye(6).expand_as(cell.weight_hh)

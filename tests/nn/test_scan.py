@@ -320,8 +320,8 @@ def test_smooth_modrelu_has_a_gradient_at_zero(threshold, engine):
 def test_complex_modrelu_near_zero(size, engine, rng):
     """Across h, the gradient is |h| / |z|, but at most 1 / eps.
 
-    There |z| = |h| - b is lost to rounding. The gradient used to be NaN in float32, for
-    |z| of 1e-9 and a threshold of 0.01.
+    If it would be larger, |z| = |h| - b is lost to rounding. The gradient used to be
+    NaN in float32, for |z| of 1e-9 and a threshold of 0.01.
     """
     n, dtype = 64, torch.float32
     z = (size * torch.randn(1, n, dtype=dtype, generator=rng)).requires_grad_()
@@ -365,7 +365,7 @@ def test_fading_gradients_end_at_zero(engine, rng):
 
 @pytest.mark.parametrize("sigma", ["relu", "modrelu"])
 def test_an_infinite_gradient_stops_at_a_unit_that_is_off(sigma, engine):
-    """The gradient is zero at a state that is zero; torch's engine gave inf * 0."""
+    """At a state of zero, an infinite gradient becomes zero, not inf * 0 as it did."""
     T, W, b = torch.eye(2), torch.eye(2), torch.tensor([-1.0, -1.0])
     x = torch.tensor([[0.5, 3.0]], requires_grad=True)
     run = Pass(TimeSteps.equal(1, 1), last_only=True)

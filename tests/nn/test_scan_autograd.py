@@ -22,7 +22,7 @@ SIZES = (3, 3, 2, 1)
 
 
 def large(rng: torch.Generator) -> Problem:
-    """Arguments so large that their memory is kept: 2^19 bytes and more."""
+    """Arguments so large, 2^19 bytes or more, that their storage is remembered."""
     return problem("modrelu", (32,) * 40, n=64, rng=rng)
 
 
@@ -141,7 +141,7 @@ def test_chunks_keep_one_state_in_so_many(engine, monkeypatch, rng):
     state = batch * n * 8
     all_of_them = saved_bytes(lambda: p.run(last_only=True))
     some = saved_bytes(lambda: p.run(last_only=True, chunk=chunk))
-    # all states and the first one, or the first one of each chunk
+    # saved are all states and the initial one, or else the state before each chunk
     assert all_of_them - some == (T + 1 - T // chunk) * state
     rows = []
 
@@ -159,7 +159,7 @@ def test_chunks_keep_one_state_in_so_many(engine, monkeypatch, rng):
 def test_memory_is_not_taken_from_who_holds_it(engine, rng):
     """Outputs and graphs of twelve calls keep their values.
 
-    This is more than the memory that is kept.
+    Memory that they hold is not given to a later call.
     """
     memory.release_memory()
     p = large(rng)
@@ -208,7 +208,7 @@ def test_a_graph_lasts_as_long_as_torch_says(engine, rng):
 def test_states_that_were_changed_are_no_basis_for_gradients(engine, rng):
     """Changing the states before the backward pass raises torch's own error.
 
-    Otherwise the gradient would be that of other states.
+    Otherwise the gradient would belong to other states.
     """
     p = problem("tanh", SIZES, rng=rng)
     H, _ = p.run()

@@ -52,7 +52,8 @@ def test_structured_maps_never_make_a_matrix(name):
 def test_blocks_are_the_product_of_single_rotations(n, capacity):
     """The blocks of EURNN are products of single rotations, for all capacities.
 
-    Some blocks are longer than n, some do not divide n, and some have several groups.
+    Some blocks are longer than n, some do not divide n, and with some capacities the
+    layers form several groups.
     """
     network = EURNN(1, n, capacity=capacity, dtype=torch.float64)
     cell: Any = network.cells[0]
@@ -78,8 +79,8 @@ def test_blocks_are_the_product_of_an_fft(n):
 def test_chunks_keep_the_states_between_them_alone(name, monkeypatch):
     """Only the state between two chunks stays in memory until the backward pass.
 
-    It was a view of all states of its chunk, so all of them stayed: 3.3 MB for 400 time
-    steps of 8 kB in chunks of 20, where 0.2 MB are enough.
+    It used to be a view of all states of its chunk, so all of them stayed: 3.3 MB for
+    400 time steps of 8 kB in chunks of 20, where 0.2 MB are enough.
     """
     sizes, original = [], cell_module.checkpoint
 

@@ -30,7 +30,7 @@ LAYERS = {
 
 
 def gradients(layer: Any, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The outputs, and the gradients of a number at the input and the weights."""
+    """The outputs, and the gradients of a loss for the input and the weights."""
     x = x.requires_grad_()
     out = layer(x)[0]
     value = (out.real * out.real).sum()

@@ -110,7 +110,7 @@ def test_the_threshold_of_modrelu_is_no_bias_of_torch():
 
 @pytest.mark.errors
 def test_torchs_names_are_for_reading():
-    """torch's names cannot be assigned: it would make a parameter that is not used."""
+    """Assigning to torch's names raises: it would make a parameter that is not used."""
     layer = ExpRNN(3, 5)
     with pytest.raises(AttributeError, match=r"`weight_hh_l0` of ExpRNN is read-only"):
         layer.weight_hh_l0 = nn.Parameter(torch.eye(5))

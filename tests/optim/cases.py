@@ -32,7 +32,7 @@ MANIFOLDS: list[AbstractManifold] = [
     Product(SO(2), SO(3)),
     Quadrupole(),
     O(4),
-    # small ones are computed in the ambient space, tall ones in a frame
+    # the last two Stiefel manifolds have n > 2k, and so a `TallFrame`
     Stiefel(4, 3),
     Stiefel(3, 2, is_complex=True),
     Stiefel(9, 3),
@@ -80,7 +80,7 @@ def single_dtype_of(manifold: AbstractManifold) -> torch.dtype:
 
 
 def loss(Q: Tensor, target: Tensor) -> Tensor:
-    """A loss that is not quadratic, and has no minimum on the manifold."""
+    """A loss that is not quadratic."""
     far = (Q - target).abs().square().sum()
     if Q.is_complex():
         return far + (Q.real**4).sum() - (Q.imag**3).sum()
@@ -88,5 +88,5 @@ def loss(Q: Tensor, target: Tensor) -> Tensor:
 
 
 def plain(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """A parameter group that says that nothing in it is on a manifold."""
+    """A plain parameter group, as the list that an optimizer takes."""
     return [{"params": list(parameters), "manifold": None}]

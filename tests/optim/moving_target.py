@@ -105,7 +105,10 @@ def drift(case: Case, *, steps: int, rng: torch.Generator) -> Drift:
 def turning(
     manifold: AbstractManifold, start: Tensor, rng: torch.Generator
 ) -> Callable[[int], Tensor]:
-    r"""$t \mapsto T_0 e^{tS}$ in a group, else $e^{tS} T_0$; 0.001 a step."""
+    r"""The target at step $t$: $T_0 e^{tS}$ in a group, otherwise $e^{tS} T_0$.
+
+    It turns by at most 0.001 radians per step.
+    """
     group = isinstance(manifold, AbstractGroup)
     n = start.shape[0]
     S = random_skew(n, norm=1.0, dtype=double_dtype(start.dtype), rng=rng)

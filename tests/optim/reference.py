@@ -1,7 +1,8 @@
 """Slow twins of the optimizers: tangent vectors are matrices, rotations are n x n.
 
-They follow the definitions, in torch's operations and double precision. No state is in
-a frame: a group's momentum is translated, and its entries are those of Q^H E.
+They follow the definitions, in torch's operations and double precision. They use no
+frames: the momentum of a group is a tangent matrix E, which is translated to the next
+point, and rules that work entry by entry use the entries of Q^H E.
 """
 
 import math
@@ -91,7 +92,7 @@ def carry(manifold: AbstractManifold, Q: Tensor, P: Tensor, E: Tensor) -> Tensor
 
 
 def entries(manifold: AbstractManifold, Q: Tensor, E: Tensor) -> Tensor:
-    """The numbers that adaptive rules square: entries in the algebra, or of E."""
+    """The numbers that adaptive rules square: Q^H E in a group, otherwise E."""
     A = Q.mH @ E if is_group(manifold) else E
     return torch.view_as_real(A.resolve_conj()) if A.is_complex() else A
 

@@ -56,8 +56,8 @@ def test_a_batch_is_its_matrices(manifold: AbstractManifold, name, rng):
 def test_a_long_step_of_one_does_not_change_the_others(manifold, retraction, rng):
     """A long step of one matrix changes the others by rounding only.
 
-    The longest step decides how all of a batch are computed. Wide matrices are among
-    them, and there is the momentum of a second step.
+    The longest step decides how the whole batch is computed. Points of tall manifolds
+    are stored as wide matrices here, and the second step has a momentum.
     """
     dtype = double_dtype_of(manifold)
     starts, gradients = manifold.random(2, 3, dtype=dtype, generator=rng)
@@ -84,7 +84,7 @@ def test_a_long_step_of_one_does_not_change_the_others(manifold, retraction, rng
 def test_states_whose_sum_is_too_large_are_finite_each(rng):
     """Three finite states stay finite, although their sum overflows.
 
-    The test for NaN and infinity adds up all entries.
+    To find NaN and infinity, the optimizer first adds up all entries.
     """
     make, _, options = OPTIMIZERS["Adagrad"]
     options = options | {"lr": 1e3, "initial_accumulator": 4e37, "manifold": SO(2)}

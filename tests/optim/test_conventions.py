@@ -44,7 +44,7 @@ def train(optimizer: Any, p: nn.Parameter, target: torch.Tensor, steps: int) -> 
 def test_a_checkpoint_continues_with_the_same_bits(manifold, name, rng):
     """A state loaded from a file of tensors goes on with the same bits.
 
-    geoopt#188 and #226 lost it.
+    In geoopt, the state was lost (geoopt#188 and #226).
     """
     make, _, options = OPTIMIZERS[name]
     p, target = problem(manifold, rng)
@@ -70,7 +70,7 @@ def test_a_checkpoint_continues_with_the_same_bits(manifold, name, rng):
 def test_a_deepcopy_of_model_and_optimizer_trains_alike(rng):
     """A deepcopy of model and optimizer has the manifold, and its own parameters.
 
-    geoopt#188: it did not.
+    In geoopt, it did not (geoopt#188).
     """
     model = nn.Linear(4, 4)
     model.weight = nn.Parameter(SO(4).random(generator=rng))
@@ -116,13 +116,15 @@ def test_closures_are_called_once_and_with_gradients(rng):
 def test_steps_and_hooks_are_counted_once(rng):
     """Steps and hooks are counted once.
 
-    geoopt#164: Adam's step was counted twice, and so were its bias corrections.
+    In geoopt, each step of Adam was counted twice, also in its bias corrections
+    (geoopt#164).
     """
     p, target = problem(SO(4), rng)
     plain = nn.Parameter(torch.ones(3))
     groups = [{"params": [p], "manifold": SO(4)}, {"params": [plain]}]
     optimizer = RiemannianAdam(groups, lr=0.01)
-    # after torch's own optimizer, whose `step` is wrapped for hooks too
+    # Torch's constructor wraps the method `step` of its class, so that it calls hooks.
+    # This must not wrap ours again.
     torch.optim.Adam([nn.Parameter(torch.ones(1))])
     calls = []
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
@@ -252,7 +254,7 @@ def test_an_accumulator_survives_a_first_gradient_that_is_nan(momentum, rng):
 def test_a_gradient_that_is_not_finite_is_no_step(manifold, name, bad, rng):
     """A matrix with a NaN gradient keeps weight and state; its neighbour moves.
 
-    geoopt#227: the loss became NaN.
+    In geoopt, the loss became NaN (geoopt#227).
     """
     make, _, options = OPTIMIZERS[name]
     p, target = problem(manifold, rng, 2)

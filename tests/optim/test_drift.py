@@ -28,9 +28,10 @@ def test_the_weight_stays_on_its_manifold(case: Case, rng):
 def test_a_step_of_small_complex_matrices_is_rounded_once(n, rng):
     """A step of small complex matrices is rounded once.
 
-    The BLAS used to add term by term to Q, which left 4.5e-7 to 7.0e-7 over 12 seeds.
+    The BLAS used to add term by term to Q, which left a defect of 4.5e-7 to 7.0e-7 over
+    12 seeds.
     """
-    # now it is 1.7e-7 to 2.8e-7
+    # the defect is now 1.7e-7 to 2.8e-7
     assert drift(Case(U(n), "exp"), steps=300, rng=rng).defect < 4e-7
 
 
@@ -57,9 +58,9 @@ def test_a_weight_that_was_pushed_off_comes_back(manifold, rng):
 def test_very_long_steps_stay_in_the_group(group, rng):
     """Steps of 2000 radians end in the group, not only in U(n).
 
-    Their error is proportional to their length. Only unitarity was restored: in float32
-    the defects in SU(3), Sp(2) and groups without closed forms were up to 13 times the
-    tolerance.
+    Their error is proportional to their length. Only unitarity used to be restored: in
+    float32 the defects in SU(3), Sp(2) and groups without closed forms were up to 13
+    times the tolerance.
     """
     dtype = dtype_of(group, torch.float32)
     p = nn.Parameter(group.random(dtype=dtype, generator=rng))
@@ -74,7 +75,7 @@ def test_very_long_steps_stay_in_the_group(group, rng):
 def test_a_gradient_of_nan_does_not_keep_others_from_the_group(rng):
     """A NaN gradient of one matrix does not change the long steps of the others.
 
-    No matrix was polished then, and most ended outside SU(3).
+    Because of the NaN, no matrix used to be polished, and most ended outside SU(3).
     """
     group = SU(3)
     p = nn.Parameter(group.random(8, generator=rng))

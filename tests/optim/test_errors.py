@@ -38,7 +38,8 @@ def test_a_weight_is_on_its_manifold(make):
 def test_a_weight_is_still_on_its_manifold_at_the_first_step():
     """The first step refuses a weight that has left its manifold since.
 
-    A checkpoint may have been loaded; its defect used to stay for good.
+    For example, a checkpoint may have been loaded whose weight is off the manifold. Its
+    defect used to stay for good.
     """
     p = nn.Parameter(torch.eye(3))
     optimizer = RiemannianSGD([p], manifold=SO(3))
@@ -139,9 +140,9 @@ def test_gradients_of_points_are_dense():
 
 @pytest.mark.parametrize("rule", [RiemannianAdam, RiemannianRMSprop], ids=str)
 def test_sparse_gradients_of_plain_parameters_are_refused_by_adaptive_rules(rule):
-    """Adaptive rules refuse sparse gradients, as torch's do.
+    """Adaptive rules refuse sparse gradients, as in torch.
 
-    Means of squares are dense.
+    Their means of squares are dense.
     """
     layer = nn.Embedding(4, 4, sparse=True)
     layer(torch.tensor([1])).sum().backward()
@@ -287,7 +288,7 @@ def declared_model() -> nn.Linear:
 def test_other_optimizers_do_not_step_on_a_manifold(make):
     """torch's optimizers refuse groups with a manifold.
 
-    They ignored the option, and the weight left SO(3) silently (issue 14).
+    They used to ignore the option, and the weight left SO(3) silently (issue 14).
     """
     model = declared_model()
     optimizer = make(isometry.param_groups(model, lr=0.1))
@@ -304,8 +305,8 @@ def test_other_optimizers_do_not_step_on_a_manifold(make):
 def test_a_declared_parameter_does_not_leave_its_manifold_silently(kind):
     """`Adam(model.parameters())` refuses to move a declared parameter.
 
-    It used to: only the groups of `param_groups` were checked. LBFGS computes its
-    gradients after the hook has been called.
+    It used to move the parameter, because only parameter groups made by `param_groups`
+    were checked. LBFGS computes its gradients after the hook has been called.
     """
     model = declared_model()
     optimizer = kind(model.parameters(), lr=0.1)
@@ -332,7 +333,7 @@ def test_a_declared_parameter_does_not_leave_its_manifold_silently(kind):
 def test_a_plain_group_does_not_take_a_declared_parameter():
     """Our optimizers refuse a declared parameter in a group with `manifold=None`.
 
-    They moved it off its manifold silently.
+    They used to move it off its manifold silently.
     """
     model = declared_model()
     optimizer = RiemannianAdam(

@@ -103,10 +103,7 @@ def test_real_and_imaginary_parts_are_apart(inside, rng):
 
 
 def test_a_zero_gradient_without_epsilon_is_no_step():
-    """A zero gradient without epsilon is no step.
-
-    0 / 0 would make an unused parameter NaN.
-    """
+    """Without epsilon, a zero gradient changes nothing; 0 / 0 would give NaN."""
     p = nn.Parameter(torch.ones(3))
     for inside in (False, True):
         optimizer = RiemannianRMSprop(

@@ -44,7 +44,10 @@ def gaussian(*shape: int, rng: torch.Generator, dtype: torch.dtype = torch.float
 
 @pytest.mark.parametrize("retraction", ["exp", "cayley", "pade-2", "polar", "qr"])
 def test_orthogonal_procrustes(retraction, rng):
-    """min |A Q - B|^2 over rotations: U diag(1, ..., det) V^T of A^T B = U S V^T."""
+    """Over rotations, |A Q - B| is least at U diag(1, ..., 1, det(U V^T)) V^T.
+
+    Here A^T B = U S V^T is a singular value decomposition.
+    """
     n = 8
     A = gaussian(20, n, rng=rng)
     # far from a reflection, where the smallest singular value belongs to a saddle
@@ -71,7 +74,10 @@ def test_orthogonal_procrustes(retraction, rng):
     ("n", "retraction"), [(20, "exp"), (20, "cayley"), (20, "polar"), (5, "exp")]
 )
 def test_brockett_finds_principal_components(n, retraction, rng):
-    """min tr(Q^T C Q N), N = diag(k, ..., 1): eigenvectors, smallest value first."""
+    """tr(Q^T C Q N) with N = diag(k, ..., 1) is least at k eigenvectors of C.
+
+    The eigenvector of the smallest eigenvalue comes first.
+    """
     k = 3
     V = SO(n).random(dtype=torch.float64, generator=rng)
     rest = torch.linspace(4, 6, n - k, dtype=torch.float64)
@@ -123,8 +129,8 @@ def test_joint_diagonalization_of_commuting_matrices(rng):
 def test_independent_components_of_a_mixture(rng):
     """min sum E (q_j^T x)^4 over SO(3) unmixes sources flatter than Gaussian ones.
 
-    The sources are all points of a grid, so that they are independent exactly, also in
-    the sample: the minimum is the inverse of the mixture, but for order and sign.
+    The sources are all points of a grid, so they are exactly independent even in the
+    sample. The minimum is the inverse of the mixture, up to order and signs.
     """
     levels = torch.linspace(-1, 1, 7, dtype=torch.float64)
     levels = levels / levels.square().mean().sqrt()
@@ -150,7 +156,7 @@ def test_independent_components_of_a_mixture(rng):
 def test_adam_with_a_decreasing_rate_gets_there_too(rng):
     """Adam with a decreasing rate solves Procrustes on the Stiefel manifold.
 
-    There the second moment is one number.
+    On this manifold, the second moment is one number.
     """
     manifold = Stiefel(12, 3)
     target = manifold.random(dtype=torch.float64, generator=rng)

@@ -1,4 +1,4 @@
-"""Data-parallel training in two real processes; geoopt#168 did not synchronize."""
+"""Data-parallel training in two real processes, unsynchronized in geoopt#168."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ def expm1(A: Tensor) -> Tensor:
 @pytest.mark.parametrize("norm", [0.0, 1e-6, 1e-3, 0.01, 0.07, 0.1, 0.25, 0.5, 10.0])
 @pytest.mark.parametrize("n", [1, 2, 7, 32])
 def test_increments_have_the_digits_of_the_step(n, norm, dtype, rng):
-    """exp(A) - I is right relative to A, and angle by angle to eps, or it is None."""
+    """exp(A) - I is None, or has an error of at most eps (|A| + sqrt(n))."""
     A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(3,))
     N = Exp().increment(A.clone())
     if N is None:
@@ -34,7 +34,7 @@ def test_increments_have_the_digits_of_the_step(n, norm, dtype, rng):
     # 1: twice the worst over 30 seeds, 0.53 (float32, n = 7, norm 0.1)
     tol = eps(dtype) * (torch.linalg.matrix_norm(A) + n**0.5)
     assert (torch.linalg.matrix_norm(N - expm1(A)) <= tol).all()
-    # the end of the series affects the angles only
+    # a truncated series changes angles only, so I + N is still unitary
     R = (N + torch.eye(n)).to(double_dtype(dtype))
     assert (U(n).defect(R) <= 2 * tol).all()
 
@@ -56,7 +56,8 @@ def test_angles_are_bounded_from_above(n, edge, rng):
             A = (V * (1j * theta)) @ V.mH
             A = A if dtype.is_complex else A.real
         bound = samuelson_bound(A[None], (A @ A)[None])
-        # rounding of the variance, which is a difference, if all angles are equal
+        # 1e-7: if all angles are equal, their variance, which is computed as a
+        # difference, consists of rounding errors
         assert bound >= 0.1 * (1 - 1e-7)
         if edge:
             assert bound == pytest.approx(0.1, rel=1e-6)
@@ -100,7 +101,7 @@ def test_polar_by_products_is_that_of_the_decomposition(dtype, step, rng):
         # which the decomposition contributes.
         c = 14 if eps(dtype) > 1e-10 else 60
         assert_close(P.to(double_dtype(dtype)), expected, rtol=0, atol=c * eps(dtype))
-        # twice 3.7 eps
+        # twice the worst, 3.7 eps
         assert (M.defect(P.to(double_dtype(dtype))) < 8 * eps(dtype)).all()
 
 
@@ -118,7 +119,7 @@ def test_polar_ends_in_smaller_groups_too(rng):
 def test_polar_of_what_is_hopeless_is_nan_and_alone(rng):
     """A step of 1e4 in float32 has no digits left: NaN, for that matrix only.
 
-    So is the result of a NaN.
+    If the step itself contains NaN, so does the result.
     """
     Q, X = SO(4).random(2, 4, generator=rng)
     E = SO(4).project(Q, X)
@@ -141,7 +142,7 @@ def test_qr_by_cholesky_is_that_of_the_decomposition(dtype, step, rng):
         error = (P - q_factor(Y)).abs().amax((-2, -1))
         # twice the worst over 200 seeds: 4.0 (float64, 4 x 3, step 0.02)
         assert (error <= 8 * eps(dtype) * torch.linalg.cond(Y)).all()
-        # 12 (complex64, 40 x 12, step 100)
+        # twice the worst, 12 (complex64, 40 x 12, step 100)
         assert (M.defect(P) < 24 * eps(dtype)).all()
 
 

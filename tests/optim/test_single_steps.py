@@ -88,8 +88,8 @@ SPACES: list[AbstractManifold] = [
     Stiefel(4, 3),
     Sphere(5),
 ]
-# Orders of agreement with the geodesic: cayley is pade-1, and pade-m has 2m + 1. The
-# polar factor has order three, but two where a tangent vector has two parts.
+# Orders of agreement with the geodesic. The order of pade-m is 2m + 1, and cayley is
+# pade-1. The polar factor has order three, but only two for tall matrices.
 ORDER = {"cayley": 3, "pade-2": 5, "pade-3": 7, "polar": 3, "qr": 2}
 TALL_POLAR = [(Stiefel(9, 3), "polar"), (Stiefel(4, 3), "polar")]
 
@@ -139,9 +139,10 @@ def test_a_finite_step_without_digits_does_not_destroy_the_weight(
 ):
     """A finite gradient so large that no digit is left does not destroy the weight.
 
-    Gradients of 1e3 to 1e18 made reflections of rotations, and a defect of 1e26.
-    Nothing was NaN then: odd skew matrices are singular, so the solve and the QR of a
-    long step have a row of pure rounding, and a Pade denominator has a power of it.
+    Gradients of 1e3 to 1e18 used to turn rotations into reflections, or to leave a
+    defect of 1e26, without any NaN. Skew matrices of odd size are singular, so in the
+    solve and the QR of a long step, one row consists of rounding errors; a Pade
+    denominator contains a power of such errors.
     """
     dtype = single_dtype_of(manifold)
     for size in (1e1, 1e2, 1e3, 1e4, 1e6, 1e8, 1e10, 1e14, 1e18):
@@ -230,7 +231,7 @@ def interleaved(seed: int) -> list[Tensor]:
 
 
 def test_memory_that_is_kept_is_never_read_by_another(monkeypatch):
-    """Results have the same bits with kept and fresh memory, and in two threads."""
+    """Results have the same bits with recycled and fresh memory, and in two threads."""
     results: dict[int, list[Tensor]] = {}
 
     def work(seed: int) -> None:
