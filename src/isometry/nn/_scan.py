@@ -300,7 +300,10 @@ def _write_input_drive(x: Tensor, T: Tensor, bias: Tensor | None, out: Tensor) -
     """
     if not x.is_floating_point():
         # a class index selects a row of this table
-        table = T.mT.contiguous() if bias is None else T.mT + bias
+        table = T.mT if bias is None else T.mT + bias
+        # contiguous rows are read faster, but it takes time to copy unused rows
+        if len(table) <= len(x):
+            table = table.contiguous()
         torch.index_select(table, 0, x, out=out)
     elif bias is None:
         torch.mm(x, T.mT, out=out)
