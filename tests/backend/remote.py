@@ -1,7 +1,7 @@
 """A device without kernels of ours, and a count of how often the host waits for it.
 
-No machine here has an accelerator. What can be shown without one is what the host asks
-for: each number that it wants to see, and each copy to it, would make it wait.
+No machine here has an accelerator. But what would make the host wait for one can be
+counted without it: each number that the host reads, and each copy to the host.
 """
 
 import os
@@ -43,7 +43,7 @@ waits: Counter[str] = Counter()
 
 
 class Remote(Tensor):
-    """A tensor that says that it is on a GPU; its numbers are in `local`."""
+    """A tensor on the device `remote`, whose numbers are on the CPU in `local`."""
 
     local: Tensor
 
@@ -80,7 +80,7 @@ class Remote(Tensor):
         # in inference mode, `to` arrives itself, and not as `_to_copy`
         copies = name in ("_to_copy", "to")
         leaves = copies and device is not None and device.type == "cpu"
-        # A tensor made on the CPU arrives as a plain tensor; writing to it is allowed.
+        # a copy into a plain tensor brings numbers to the CPU, so the host waits
         arrives = name in ("copy_", "_copy_from") and not isinstance(args[0], Remote)
         if leaves or arrives or name in WAITING:
             waits[name] += 1
@@ -101,7 +101,7 @@ class Remote(Tensor):
 
 
 def _check_same_device(name: str, arguments: Any) -> None:
-    """Raise as a card would: the only CPU tensors that it takes are single numbers."""
+    """Raise as a GPU would, which takes no CPU tensors but single numbers."""
     for X in tree_leaves(arguments):
         if isinstance(X, Tensor) and not isinstance(X, Remote) and X.ndim > 0:
             raise RuntimeError(f"{name} got {tuple(X.shape)} on {X.device}")
@@ -116,7 +116,10 @@ def _outer(x: Any) -> Any:
 
 
 def _factory(name: str) -> None:
-    """Create tensors on this device; neither a mode nor a class could do that."""
+    """Register an operator of torch that creates tensors on this device.
+
+    No mode and no subclass of tensors could create them.
+    """
     function = getattr(torch.ops.aten, name.partition(".")[0])
 
     def make(*args: Any, **kwargs: Any) -> Remote:
@@ -131,7 +134,7 @@ for _name in ("empty.memory_format", "empty_strided"):
 
 @torch.library.impl("aten::_copy_from", "privateuseone")
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    """Copy on behalf of torch, which does so inside of other operators."""
+    """Copy a tensor for torch, whose operators call `_copy_from`."""
     del non_blocking
     if not isinstance(target, Remote):
         waits["_copy_from"] += 1
@@ -163,7 +166,7 @@ def exponentials() -> None:
                 A = skew_matrix(shape, dtype, norm).nan_to_num()
                 for norm_bound in (None, 2 * norm):
                     X = Remote(A).requires_grad_()
-                    # the coefficients of a scheme go to the device once
+                    # the first call copies the coefficients of the scheme to the device
                     expm_skew(X, norm_bound=norm_bound).abs().sum().backward()
                     waits.clear()
                     Q = expm_skew(X, norm_bound=norm_bound)

@@ -29,7 +29,7 @@ SOURCES = Path(isometry.__file__).parent
 def test_the_backends_have_the_same_methods():
     """`NativeBackend` has the methods of `Backend`, with its arguments, and no others.
 
-    It computes all of them in C, for some tensors.
+    It computes in C if that is faster, and otherwise calls the inherited method.
     """
     names = {name for name in vars(Backend) if not name.startswith("_")}
     assert len(names) >= 9
@@ -47,9 +47,9 @@ def is_size(node: ast.expr) -> bool:
 
 
 def size_thresholds(path: Path) -> list[str]:
-    """Comparisons in a file of a size with a constant, other than the smallest sizes.
+    """Comparisons of a size with a constant in a file.
 
-    A constant is a number above 3 or an upper-case name.
+    A constant is an upper-case name, or a number other than 0, 1, 2 and 3.
     """
     hits = []
     for node in ast.walk(ast.parse(path.read_text())):
@@ -69,7 +69,7 @@ def size_thresholds(path: Path) -> list[str]:
 
 @pytest.mark.once
 def test_no_size_decides_outside_of_the_backend():
-    """How many rows make C worth a call is known to `_backend` alone.
+    """Only `_backend` knows from how many rows on a call of C is worth its cost.
 
     `skew` and `Exp.around` used to compare sizes with a constant of their own.
     """
@@ -151,7 +151,7 @@ def test_a_mode_that_counts_sees_every_product(rng):
 
 @pytest.mark.once
 def test_one_table_of_dtypes():
-    """Each row has a scheme, a C type, and the names that C and the BLAS use."""
+    """The dtypes with a scheme are those with a C type, and the sizes agree."""
     assert set(SCHEMES) == set(PRECISIONS)
     assert {torch.finfo(dtype).bits // 8 for dtype in PRECISIONS} == {
         ctypes.sizeof(row.c_type) for row in PRECISIONS.values()

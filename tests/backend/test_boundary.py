@@ -33,7 +33,11 @@ def matrices(count: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
 def polynomial(
     powers: int = 3, stages: int = 2, *, missing: int = 0, square: bool = False
 ) -> Polynomial:
-    """A scheme with A, A^2 and A^4 and two more products, all coefficients zero."""
+    """A scheme with A, A^2 and A^4 and two more products; most coefficients are zero.
+
+    The factor R of stage s lacks its last `missing * s` coefficients. With `square`,
+    the last stage is a square.
+    """
     rows = []
     for s in range(stages):
         L, R = [0.0] * (1 + powers + s), [0.0] * (1 + powers + s)
@@ -69,9 +73,9 @@ WRONG_TENSORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 @pytest.mark.errors
 @pytest.mark.parametrize("case", WRONG_TENSORS)
 def test_a_wrong_tensor_is_refused(case):
-    """Each of these tensors used to be read as if it were right.
+    """A tensor that C cannot read is refused.
 
-    Most of them crashed.
+    C used to read each of these tensors as if it could, and most crashed.
     """
     make, error, message = WRONG_TENSORS[case]
     native, wrong, right = built(torch.float32), make(), matrices()
@@ -93,9 +97,9 @@ def test_a_wrong_tensor_is_refused(case):
 
 @pytest.mark.errors
 def test_the_memory_for_results_is_checked():
-    """A caller passes in the memory for a square and for a skew matrix.
+    """`skew` and `square` refuse an `out` of the wrong size, which a caller passes in.
 
-    C squares from n = 96 on.
+    C squares from n = 96 on, so the matrices have that size.
     """
     A = torch.zeros(1, HALVED_FROM, HALVED_FROM)
     with pytest.raises(ValueError, match="`out` must have 9216 numbers; got 9120"):
@@ -128,8 +132,7 @@ def recurrence(X: Callable[..., Tensor]) -> Recurrence:
     return Recurrence(X(1)[0], Sigma("modrelu"), X((N,)), X((4, N)), STEPS)
 
 
-# A right call of each kernel with several arguments; the test then replaces each
-# argument.
+# one valid call of each kernel; the test makes one argument at a time too small
 CALLS = {
     "powers": lambda k, X: k.powers(X(5)[:, None], skip_up_to=0.0),
     "evaluate": lambda k, X: k.evaluate(X(5)[:, None], polynomial()),
@@ -204,7 +207,7 @@ def test_steps_that_grow_or_are_negative(sizes):
 
 @pytest.mark.errors
 def test_the_threshold_of_a_scan():
-    """If modReLU reads a threshold `b`, it must be a tensor of the state's size."""
+    """The threshold `b` has a number for each entry or each complex pair of a state."""
     native, W = built(torch.float32), matrices()[0]
 
     def run(sigma: Sigma, b: Tensor | None) -> None:

@@ -21,8 +21,8 @@ from isometry._backend.native import CRecurrence, NativeBackend
 from isometry._backend.recurrence import TimeSteps
 from isometry._backend.store import BuildError, locked, open_folder
 
-# The script prints whether there are kernels, what was logged, and checks an
-# exponential.
+# The script writes its log to stdout, and prints whether there are kernels, and the
+# defect of an exponential.
 SCRIPT = """
 import logging, sys
 logging.basicConfig(
@@ -85,8 +85,8 @@ def test_processes_that_race(tmp_path):
 def test_without(tmp_path, environment, reason):
     """Without kernels torch computes, and one warning says why.
 
-    There is no warning if C was switched off. It used to be logged as information,
-    which nobody sees, and once for each dtype.
+    There is no warning if C was switched off. The reason used to be logged as
+    information, which nobody sees, and once for each dtype.
     """
     out = finish(start(tmp_path, **environment))
     assert "native False False\nlibrary False" in out
@@ -149,7 +149,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_compiler_of_several_words(compiler, monkeypatch):
     """CC may have several words, as "ccache gcc".
 
-    An empty CC means that there is no compiler.
+    An empty CC counts as not set.
     """
     monkeypatch.setenv("CC", compiler)
     origin, path = build()
@@ -168,7 +168,7 @@ def script(path: Path, text: str) -> str:
 def test_a_compiler_with_another_encoding(empty_cache, monkeypatch):
     """The compiler's message is quoted as far as it can be decoded.
 
-    Such a message used to raise another error.
+    A message in another encoding used to raise another error.
     """
     compiler = script(empty_cache / "cc", "printf 'nein: \\374' >&2\nexit 1")
     monkeypatch.setenv("CC", compiler)
@@ -179,7 +179,7 @@ def test_a_compiler_with_another_encoding(empty_cache, monkeypatch):
 def is_running(process: int) -> bool:
     """Whether a process is still running.
 
-    A zombie, which its parent did not reap, is not.
+    A zombie, which its parent did not reap, does not count as running.
     """
     try:
         status = Path(f"/proc/{process}/stat").read_text()
@@ -191,8 +191,8 @@ def is_running(process: int) -> bool:
 def test_a_compiler_that_hangs(empty_cache, monkeypatch):
     """A compiler that hangs is killed with its children.
 
-    It used to block all processes. A healthy compiler was blocked too, since there was
-    one lock for all of them.
+    It used to block all processes, even with a healthy compiler, since there was one
+    lock for all compilers.
     """
     hanging = script(
         empty_cache / "cc", f"sleep 1000 &\necho $! > {empty_cache}/pid\nwait"
@@ -230,7 +230,7 @@ def test_another_process_that_builds_too_long():
 def test_a_library_that_cannot_be_loaded_is_not_built_again(monkeypatch):
     """A library that cannot be loaded is not built again at every start.
 
-    This happens in a home that is mounted without the right to execute.
+    Loading fails in a home that is mounted without the right to execute.
     """
     _, path = build()
     before = path.stat().st_mtime_ns
@@ -316,7 +316,7 @@ def test_the_backend_checks_the_product_of_the_blas(monkeypatch):
 
 @pytest.mark.usefixtures("empty_cache")
 def test_a_build_takes_seconds(monkeypatch):
-    """A compiler that reads its standard input gets none; it would wait for ever."""
+    """A compiler that reads its standard input gets an empty one, and does not wait."""
     monkeypatch.setenv("CC", "cat -")
     begin = time.monotonic()
     with pytest.raises(BuildError):

@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[2]
 def test_the_host_waits_once_or_never():
     """The host waits once for an exponential or a step of a layer.
 
-    With a bound on the angles it never waits. It waited up to three times: for the
-    norm, for the sums, and for sharper sums. The device is registered in another
+    With a bound on the angles it never waits. It used to wait up to three times: for
+    the norm, for the sums, and for sharper sums. The device is registered in another
     process, since it cannot be removed again.
     """
     command = [sys.executable, "-m", "tests.backend.remote"]
@@ -39,8 +39,8 @@ def test_the_host_waits_once_or_never():
     )
     assert process.returncode == 0, process.stderr
     lines = [line.split()[:2] for line in process.stdout.splitlines()]
-    # 20 exponentials each, and 5 steps of each layer. Those without a bound show that a
-    # wait is counted.
+    # 20 exponentials with a bound and 20 without, and 5 steps of each layer; the cases
+    # without a bound show that waits are counted
     assert lines.count(["False", "1"]) == 20 + 3 * 5
     assert lines.count(["True", "0"]) == 20 + 4 * 5
     assert len(lines) == 75

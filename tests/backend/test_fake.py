@@ -1,7 +1,7 @@
 """Exported programs, and tensors without memory, in processes of their own.
 
-The first call in a process loads the kernels, so what goes wrong then shows only in a
-new process.
+The first call in a process loads the kernels, so errors of that call show only in a new
+process.
 """
 
 import subprocess
@@ -45,8 +45,8 @@ def run(script: str, *arguments: str) -> None:
 def test_export_comes_first(layer):
     """A layer with n >= 32 can be exported in a process where nothing else ran before.
 
-    The check of the BLAS made tensors, which were fake then: RuntimeError "Cannot
-    access data pointer".
+    The check of the BLAS used to make tensors, which are fake during an export:
+    RuntimeError "Cannot access data pointer".
     """
     run(EXPORT, layer)
 
@@ -77,7 +77,7 @@ def test_fake_mode_comes_first():
 def test_real_matrices_in_fake_mode(n, dtype, rng):
     """In FakeTensorMode real matrices give fake results of the right shape and dtype.
 
-    It used to crash in C.
+    C used to crash on them.
     """
     A = random_skew(n, norm=1.0, dtype=dtype, rng=rng)
     expected = Exp().around(A, A)

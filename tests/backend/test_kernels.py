@@ -87,8 +87,8 @@ def test_a_polynomial_in_one_call(n, dtype, scheme, rng):
         g = backend.pull_back(W, polynomial(scheme, 1), G)
         results.append((Q, g, W[: scheme.products].nan_to_num()))
     (Q, g, W), (Q2, g2, W2) = results
-    # twice the worst over 20 seeds (2 at n = 520) of torch's BLAS, its other paths and
-    # the scrambled one, 1.75 and 2.3 (n = 520)
+    # twice the worst over 20 seeds (2 seeds at n = 520), for MKL's code paths and the
+    # scrambled BLAS: 1.75 for the value and 2.3 for the gradient, both at n = 520
     unit = torch.finfo(dtype).eps
     assert (Q - Q2).norm() <= 3.5 * n**0.5 * unit
     assert (g - g2).norm() <= 5 * unit * G.norm()
@@ -176,15 +176,15 @@ def test_threads_agree(n, rng):
             results.append((Q, *torch.autograd.grad(Q, X, G)))
     finally:
         torch.set_num_threads(before)
-    # panels are cut by the number of threads: sums may go in another order
+    # the number of threads decides where panels are cut, and so the order of sums
     assert_close(*results)
 
 
 @pytest.mark.parametrize("dtype", REAL, ids=str)
 def test_tanh(dtype, rng):
-    """tanh is right to two units in the last place, odd, 1 at infinity, and NaN at NaN.
+    """tanh is right to three units in the last place, odd, and 1 at infinity.
 
-    With an old glibc it was computed number by number, at a fifth of the speed.
+    It is NaN at NaN. With an old glibc it used to be computed number by number.
     """
     size = 10 ** (-9 * torch.rand(30000, dtype=torch.float64, generator=rng))
     x = 20 * torch.randn(30000, dtype=torch.float64, generator=rng) * size

@@ -21,7 +21,7 @@ from isometry.linalg import expm_skew
 from isometry.optim import RiemannianSGD
 from tests.helpers import random_skew
 
-# 2^19 bytes and more are kept: 4 + 4 slots of this size are 2 MB
+# Pieces of 2^19 bytes or more are kept. Eight slots of this size in float32 are 2 MB.
 N = 256
 
 
@@ -99,7 +99,7 @@ def test_only_sizes_that_gain_are_kept(n, is_kept):
 def test_what_is_in_use_is_not_given_again():
     """Two pieces in use at once are different.
 
-    This happens when a finalizer runs inside of a call.
+    A finalizer that runs inside of a call needs a second piece.
     """
     first, second = (recycled((4, N, N), torch.zeros(())) for _ in "ab")
     assert first.data_ptr() != second.data_ptr()
@@ -136,7 +136,7 @@ class NestedDispatch(TorchDispatchMode):
 def test_a_call_inside_a_call(mode, rng):
     """An exponential inside of another one changes neither.
 
-    Results were off by 0.67.
+    Results used to be off by 0.67.
     """
     A, B = random_skew(64, norm=3.0, dtype=torch.float64, rng=rng, batch=(2, 20))
     G = torch.randn(A.shape, dtype=torch.float64, generator=rng)
@@ -155,7 +155,7 @@ def test_a_call_inside_a_call(mode, rng):
 def test_a_signal_handler(rng):
     """A signal handler may compute an exponential.
 
-    At first 316 of 404 results of the interrupted code were wrong.
+    It used to make 316 of 404 results of the interrupted code wrong.
     """
     A, B = random_skew(100, norm=3.0, dtype=torch.float32, rng=rng, batch=(2, 10))
     expected, calls = expm_skew(A), 0
@@ -164,9 +164,9 @@ def test_a_signal_handler(rng):
         nonlocal calls
         calls += 1
         expm_skew(B)
-        # The timer is set again only now. On a busy machine the handler takes longer
-        # than the interval, and would be called inside itself until Python's stack
-        # ends.
+        # Set the timer again only now, instead of once for all calls. On a busy machine
+        # the handler takes longer than the interval, and would be called inside itself
+        # until Python's stack ends.
         signal.setitimer(signal.ITIMER_REAL, 0.02)
 
     previous = signal.signal(signal.SIGALRM, handler)
@@ -182,7 +182,8 @@ def test_a_signal_handler(rng):
 def test_fake_tensors_leave_nothing_behind(rng):
     """Fake tensors leave nothing in the kept memory.
 
-    Every later call of that size raised, since the kept storage was on the meta device.
+    Every later call of that size used to raise, since the kept storage was on the meta
+    device.
     """
     A = random_skew(N, norm=3.0, dtype=torch.float32, rng=rng)
     expected = expm_skew(A)
@@ -229,7 +230,7 @@ def test_recycled_memory_is_what_nobody_holds():
 
 
 def test_temporary_tensors_share_the_largest_memory():
-    """A temporary tensor takes larger memory, or replaces all smaller memory."""
+    """A temporary tensor takes a larger free piece, or replaces the smaller ones."""
     like = torch.zeros(())
     lasting = recycled((2, 2**18), like)
     recycled((3, 2**18), like)
@@ -276,7 +277,7 @@ def test_recycled_memory_is_as_new():
 def test_the_memory_of_the_optimizers_is_given_back():
     """`release_memory` also frees what the optimizers keep.
 
-    Each thread used to keep memory that it did not know of.
+    Each thread used to keep memory that `release_memory` did not know of.
     """
     p = nn.Parameter(torch.eye(512))
     p.grad = torch.ones(512, 512).tril()

@@ -21,7 +21,7 @@ THREADS = (1, 2, 4)
 FOLDERS = ("tests/linalg", "tests/backend")
 
 # tests on which a BLAS has no influence: errors, compiled graphs, and the build of the
-# C
+# kernels
 SELECTION = (
     *("-m", "not soak and not once and not errors"),
     *("-k", "not compile and not graph and not export"),

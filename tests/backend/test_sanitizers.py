@@ -40,7 +40,7 @@ def runtime() -> str:
 
 
 def run(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python with sanitized kernels."""
+    """Run Python with sanitized kernels."""
     environment = {
         **os.environ,
         "CC": f"gcc {FLAGS}",
@@ -61,7 +61,7 @@ def run(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One build for all tests."""
+    """A cache folder for all tests, so that the kernels are built only once."""
     return tmp_path_factory.mktemp("cache")
 
 

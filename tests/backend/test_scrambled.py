@@ -53,7 +53,7 @@ def test_it_multiplies(shape, dtype, rng):
 
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_no_order_can_be_relied_on(dtype, rng):
-    """A part of a product, or the square of a symmetric matrix, has other last bits."""
+    """The last bits of S S are not symmetric for symmetric S, and depend on rows."""
     X = torch.randn(64, 64, dtype=dtype, generator=rng)
     S = X + X.mT
     square = times(S, S)

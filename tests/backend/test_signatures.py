@@ -18,7 +18,7 @@ def letter(declaration: str) -> str:
 
 
 def test_arguments_have_the_types_of_the_c_functions():
-    """A wrong letter would be undefined behaviour."""
+    """The types in `_SIGNATURES` are those in C; others are undefined behaviour."""
     text = "".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
     functions = re.findall(r"^void NAME\((\w+)\)\(([^{]*)\)\s*\{", text, re.MULTILINE)
     signatures = {

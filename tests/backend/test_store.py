@@ -44,7 +44,7 @@ _build._compile = again
 cuts = [0, 64, 100, 500, 4096, 8192, 16384, 40960, 65536, 81920, len(good) - 1]
 for damaged in (*(good[:cut] for cut in cuts), good[:8192] + bytes(len(good) - 8192)):
     library.write_bytes(damaged)
-    # a process loads a library of one name only once
+    # each damage gets a new process, because a process loads a library only once
     if not (process := os.fork()):
         os._exit(not _native._load(_build.build()[1]).isometry_scan_f32)
     status = os.waitpid(process, 0)[1]
@@ -57,8 +57,8 @@ for damaged in (*(good[:cut] for cut in cuts), good[:8192] + bytes(len(good) - 8
 def test_a_damaged_library_is_built_again():
     """A library that a power cut truncated or filled with zeros is built again.
 
-    Truncated to 4096 bytes or more it caused SIGBUS, with zeros SIGSEGV, at every
-    start.
+    At every start it used to cause SIGBUS if it was truncated to 4096 bytes or more,
+    and SIGSEGV if it was filled with zeros.
     """
     command = [sys.executable, "-c", DAMAGE]
     process = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -92,7 +92,7 @@ def test_only_the_user_may_write(cache):
 def test_a_folder_of_others_is_refused(cache, monkeypatch):
     """A cache folder that others can write to is refused.
 
-    Its library would run with our rights: a library of another user ran as root.
+    Its libraries run with our rights: root used to run the library of another user.
     """
     folder = open_folder()
     for mode in (0o770, 0o702):
@@ -141,7 +141,7 @@ def test_links_are_refused(cache, tmp_path):
 def test_a_relative_cache_is_ignored(tmp_path, monkeypatch):
     """A relative cache is ignored.
 
-    `XDG_CACHE_HOME=.` loaded libraries from wherever the process was started.
+    `XDG_CACHE_HOME=.` used to load libraries from the folder of the process.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", ".")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -157,9 +157,9 @@ def test_a_cache_that_cannot_be_written(cache):
 
 
 def test_without_a_home(monkeypatch):
-    """A user of a container may have no home.
+    """Without a home folder there are no kernels, but no crash.
 
-    Then there are no kernels, but no crash.
+    A user in a container may have no home.
     """
 
     def no_home() -> Path:

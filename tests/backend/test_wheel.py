@@ -1,4 +1,4 @@
-"""Wheels contain the right library for each processor, and are fast as installed."""
+"""Wheels contain the right library for each processor, and need no compiler."""
 
 import os
 import subprocess
@@ -85,7 +85,7 @@ def test_a_clone_has_no_bundled_library():
 
 
 # The script prints where the kernels come from, which OpenMP runtimes are loaded, and
-# whether two parts of a scan had two threads.
+# how many threads computed two parts of a scan.
 SCRIPT = """
 import ctypes, logging, sys, threading
 logging.basicConfig(stream=sys.stdout, format="LOG %(message)s")
@@ -123,7 +123,7 @@ for dtype in (torch.float32, torch.float64):
     A = skew(torch.randn(200, 200, dtype=dtype) / 16).requires_grad_()
     Q = expm_skew(A)
     Q.square().sum().backward()
-    # measured: 25 at most
+    # measured with the native kernels over 60 seeds: at most 3.7 * 200 * eps
     tolerance = 100 * 200 * torch.finfo(dtype).eps
     assert torch.dist(Q, torch.linalg.matrix_exp(A)) < tolerance
     assert A.grad.abs().max() < tolerance
@@ -139,7 +139,7 @@ def run(python: Path | str, *words: str, **environment: str) -> dict[str, str]:
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        # away from the sources of this clone, which are not what was installed
+        # not in this clone, whose sources would hide the package that was installed
         cwd="/",
     ).stdout
     lines = [line.partition(" ") for line in out.splitlines()]
@@ -176,7 +176,7 @@ def install(wheel: Path, folder: Path) -> Path:
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
     subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
-    # This comes last, or pip would find isometry here. A path in a .pth file is
+    # Write this last, or pip would find isometry through it. A path in a .pth file is
     # searched last, and .pth files inside of it are not read, so the clone is not seen.
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "torch.pth").write_text(sysconfig.get_path("purelib") + "\n")

@@ -13,7 +13,7 @@ from tests.helpers import double_dtype, skew_with_angles
 
 
 def frechet(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(A) and L(A, E) of the stored matrices, rounded to double."""
+    """exp(A) and its derivative L(A, E) along E, without rounding A or E, in double."""
     single = A.dtype != double_dtype(A.dtype)
     return _by_eigenvalues(A, E) if single else _by_series(A, E)
 
@@ -23,7 +23,7 @@ def expm(A: Tensor) -> Tensor:
 
 
 def gradient(A: Tensor, G: Tensor) -> Tensor:
-    """The skew part of the adjoint of exp at A, which is L(A^H, G)."""
+    """The skew part of L(A^H, G), the gradient of exp at A for the cotangent G."""
     g = frechet(A.mH, G)[1]
     return (g - g.mH) / 2
 
@@ -51,7 +51,8 @@ def _by_series(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
     dX = E.resolve_conj().resolve_neg().numpy().astype(kind) / 2**squarings
     Q, L = np.eye(A.shape[-1]) + X, dX
     term, slope = X, dX
-    # (1/2)^20 / 20! is 4e-25
+    # the norm of X is at most 1/2, so the first omitted term is below (1/2)^20 / 20!,
+    # which is 4e-25
     for k in range(2, 20):
         term, slope = term @ X / k, (slope @ X + term @ dX) / k
         Q, L = Q + term, L + slope
@@ -77,7 +78,7 @@ def expm_digits(A: Tensor) -> Tensor:
 
 
 def gradient_digits(A: Tensor, G: Tensor) -> Tensor:
-    """The ambient gradient: the corner of exp [[A^H, G], [0, A^H]], in 40 digits."""
+    """The skew part of the corner of exp [[A^H, G], [0, A^H]], in 40 digits."""
     n = A.shape[-1]
     with mpmath.workdps(40):
         block = mpmath.zeros(2 * n)

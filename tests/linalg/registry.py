@@ -64,7 +64,7 @@ class Row:
         nan_gradient: whether the gradient of such a matrix is NaN, too.
         own_backward: whether autocast leaves its backward pass alone, too.
         forward_over_forward: whether `jvp` of `jvp` is right; else it raises.
-        inductor: whether Inductor compiles it to code, besides the graph of all rows.
+        inductor: whether Inductor compiles it too; all rows are captured as a graph.
         exempt: names of contracts that do not hold, each with the reason.
     """
 
@@ -98,7 +98,7 @@ class Row:
 
 
 def based(f: Callable[..., Tensor], **options: Any) -> Callable[[Tensor], Tensor]:
-    """A map of tall matrices at a base point without rounding error in any dtype."""
+    """The map `f` of tall matrices at a base of zeros and ones, exact in any dtype."""
 
     def at_base(X: Tensor) -> Tensor:
         if not isinstance(X, Tensor) or X.ndim < 2:
@@ -110,7 +110,7 @@ def based(f: Callable[..., Tensor], **options: Any) -> Callable[[Tensor], Tensor
 
 
 def along_itself(f: Callable[..., Any]) -> Callable[[Tensor], Any]:
-    """A derivative of A along a matrix that has the entries of A, rolled."""
+    """The derivative `f` at A along A with its columns shifted by one."""
     return lambda A: f(A, A.roll(1, -1) if isinstance(A, Tensor) else A)
 
 
@@ -124,7 +124,8 @@ derivative = partial(
 )
 on_unitary = partial(Row, argument="Q", domain=rotated)
 on_tall = partial(Row, argument="X", shape=TALL)
-# The identity replaces a matrix that is not finite, so no gradient reaches it.
+# `polar` computes with the identity in place of a matrix that is not finite, so no
+# gradient reaches that matrix.
 polar_of = partial(
     Row, function=polar, argument="X", nan_gradient=False, forward_over_forward=False
 )

@@ -1,4 +1,4 @@
-"""What may be asked of autograd besides one gradient of one call.
+"""Chains of calls, second gradients, changes in place and hooks under autograd.
 
 In a chain a function is applied to its own result. A backward pass that recomputes
 (`create_graph=True`) must stop at its saved inputs, even if these lie upstream of each

@@ -82,7 +82,7 @@ def test_arguments_are_checked(row, rng):
 
 X = torch.zeros(3, 2)
 A = torch.zeros(3, 3)
-# a value of a type that no annotation allows
+# values that no annotation allows
 WORD: Any = "taylor"
 LIST: Any = [[0.0]]
 REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [
@@ -154,7 +154,7 @@ def test_empty(row, rng):
 
 
 def spoil(row: Row, X: Tensor, bad: float, place: int = -1) -> Tensor:
-    """Put a bad value beside zeros, where LAPACK leaves other blocks finite."""
+    """Put a bad entry into a trivial matrix, where LAPACK keeps other blocks finite."""
     X = X.clone()
     X[1] = row.domain(torch.zeros_like(X[1]))
     X[1, place, 0] = bad

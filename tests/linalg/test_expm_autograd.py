@@ -58,7 +58,7 @@ def test_gradients_of_any_order(norm, dtype, method, rng):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_many_cotangents_at_once(method, rng):
-    """Many cotangents at once, as in the vectorized Jacobians of torch."""
+    """Gradients of many cotangents at once agree with one gradient for each."""
     A = random_skew(3, norm=9.0, dtype=torch.float64, rng=rng).requires_grad_()
     G = torch.randn(4, 3, 3, dtype=torch.float64, generator=rng)
     Q = expm_skew(A, method=method)
@@ -67,7 +67,7 @@ def test_many_cotangents_at_once(method, rng):
     assert_close(together, torch.stack(each))
 
 
-# all pairs of derivatives of two kinds, and vmap combined with each
+# derivatives of first to third order in both modes; the test also maps each by vmap
 TRANSFORMS = {
     "grad": grad,
     "jacrev(jacrev)": lambda f: jacrev(jacrev(f)),
@@ -85,9 +85,10 @@ TRANSFORMS = {
 def test_transforms_are_those_of_matrix_exp(transform, method, rng):
     """Every derivative of f(exp(skew X)) agrees with torch's, also inside of vmap.
 
-    torch 2.13 drops the outer tangent of an autograd function in jvp of jvp: the second
-    derivative of x^3, written as one, is 4x instead of 6x. And jacrev(jacfwd) of
-    torch.linalg.solve, which pade used, was off by up to 5e4 on 3 x 3.
+    torch 2.13 drops the outer tangent of an autograd function in jvp of jvp: if x^3 is
+    written as such a function, its second derivative is 4x instead of 6x. And
+    jacrev(jacfwd) of torch.linalg.solve, which `pade` used to call, was off by up to
+    5e4 on 3 x 3 matrices.
     """
     f, expected = (
         lambda X, exp=exp: (exp(skew(X)) * C).cos().sum()
@@ -149,7 +150,7 @@ def test_double_backward(method, rng):
     (a, c), (a_torch, c_torch) = seconds
     assert_close(a, (a_torch - a_torch.mT) / 2)
     assert_close(c, c_torch)
-    # the gradient is linear in G, whose gradient is the derivative of exp along H
+    # g is linear in G, so the gradient of <g, H> for G is the derivative of exp along H
     assert_close(c, expm_skew_frechet(A, H)[1])
 
 
@@ -183,12 +184,12 @@ def test_unused_and_frozen_inputs(rng):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_layout(dtype, method, rng):
-    """Transposed, strided, expanded and conjugated inputs and cotangents."""
+    """Inputs and cotangents of any memory layout give the results of plain ones."""
     A = random_skew(4, norm=2.0, dtype=dtype, rng=rng, batch=(3,))
     G = torch.randn(3, 4, 4, dtype=dtype, generator=rng)
     wider = torch.zeros(3, 8, 8, dtype=dtype)
     wider[:, ::2, ::2] = A
-    # each layout, with the same numbers in plain order
+    # transposed, conjugated, strided, expanded; the loop compares each with its clone
     layouts = [A.mT, A.mH, A.conj(), A.movedim(0, -1).contiguous().movedim(-1, 0)]
     layouts += [wider[:, ::2, ::2], A[0].expand(3, 4, 4), -A.conj(), A[:, None][:, 0]]
     for B in layouts:

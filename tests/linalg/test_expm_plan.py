@@ -50,7 +50,7 @@ def test_plans_are_never_too_low(dtype, rng):
         # for a single matrix the plan is computed on Python numbers
         assert torch.equal(chosen, torch.cat([plan_of(a[None]) for a in A]))
         assert (edges[chosen] >= norm * (1 - 1e-6)).all()
-        # one plan higher than needed, where the bound cannot decide
+        # where the bound is not sharp enough, the plan is one higher than needed
         assert (chosen <= torch.searchsorted(edges, norm) + 1).all()
 
 
@@ -82,9 +82,9 @@ def test_a_cotangent_that_is_not_finite_becomes_nan_alone(dtype, rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_nothing_is_known_above_the_inverse_of_eps(dtype, rng):
-    """Values are finite at 1e4, and NaN from twice the last edge on.
+    """Values are finite at norm 1e4, and NaN beyond twice the last edge.
 
-    So are derivatives.
+    Derivatives are NaN there, too.
     """
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng)
     assert expm_skew(1e4 * A).isfinite().all()
@@ -174,12 +174,12 @@ def products_of(A: Tensor, *, norm_bound: float | None) -> tuple[int, int]:
     ],
 )
 def test_costs_are_those_of_the_docstring(dtype, norm, cost, rng):
-    """Products forward + backward: 2 + 3, 3 + 4, 4 + 5, 4 + 6; a doubling adds 1 + 2.
+    """Products forward + backward: 2 + 3, 3 + 4, 4 + 5 or 4 + 6 without squarings.
 
-    From the second doubling on it adds 1 + 3; from the third on, two more make the
-    value orthogonal.
+    The first squaring adds 1 + 2 products, each further one 1 + 3. If there are three
+    or more, two more products make the value orthogonal.
     """
-    # two matrices, since C computes a single one, out of sight of the counter
+    # use two matrices: C would compute a single one, and the counter cannot see C
     A = random_skew(8, norm=norm, dtype=dtype, rng=rng).repeat(2, 1, 1)
     assert products_of(A, norm_bound=norm) == cost
     forward, backward = products_of(A, norm_bound=None)
@@ -201,10 +201,11 @@ def test_the_derivative_costs_three_exponentials(rng):
 def test_orthogonality_does_not_decay_with_the_norm(norm, dtype, rng):
     """Q^H Q = I up to rounding, however many squarings; each used to double the defect.
 
-    At norm 100 and n = 64 it was 1.4e-5 in float32, and is 2.4e-7.
+    At norm 100 and n = 64 the defect was 1.4e-5 in float32, and is 2.4e-7.
     """
     A = random_skew(64, norm=norm, dtype=dtype, rng=rng)
     Q = expm_skew(A).to(torch.complex128)
     defect = torch.linalg.matrix_norm(Q.mH @ Q - torch.eye(64)) / 8
-    # twice the worst of 20 seeds: 7.7 (float32, norm 13), and 2.8 after the last step
+    # twice the worst of 20 seeds: 7.7 below norm 14 (float32, norm 13), and 2.8 above,
+    # where a last step makes the value orthogonal
     assert defect <= (15.4 if norm < 14 else 5.6) * eps(dtype)

@@ -25,7 +25,7 @@ def second(A: Tensor, E: Tensor, G: Tensor, *, reference: bool = False) -> Tenso
 def test_second_derivatives_in_every_band(n, dtype, scheme, rng):
     """Second derivatives agree with the eigendecomposition.
 
-    With a polynomial of few products they were 60 eps off.
+    With a polynomial of few products they used to be 60 eps off.
     """
     A = random_skew(n, norm=0.9 * scheme.theta, dtype=dtype, rng=rng)
     E = random_skew(n, norm=1.0, dtype=dtype, rng=rng)

@@ -50,7 +50,7 @@ def test_value_and_gradient_are_those_of_the_product(columns, shape, dtype, rng)
 def test_agrees_with_torch(rng):
     """The product agrees with torch.linalg.householder_product.
 
-    Its vectors begin with zeros and a one.
+    The vectors that torch takes begin with zeros and a one.
     """
     V = torch.randn(6, 4, dtype=torch.float64, generator=rng).tril(-1)
     V = V + torch.eye(6, 4, dtype=torch.float64)

@@ -101,7 +101,8 @@ def test_eigenvalues_minus_one_are_turned_in_pairs(minus, plus, dtype):
 def test_half_turns_where_null_vectors_come_out_real(dtype, rng):
     """exp(log Q) = Q for a reflected block matrix, whose null vectors are not in pairs.
 
-    Four in ten of these failed when pairs were formed from the smallest sines first.
+    Four in ten of these matrices used to fail, when pairs were formed from the smallest
+    sines first.
     """
     c, s = math.cos(2.4), math.sin(2.4)
     turn = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
@@ -155,7 +156,7 @@ def test_angle_near_pi_is_that_of_mpmath(delta, rng):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_a_large_matrix(dtype, rng):
-    """exp(log Q) = Q for n = 1024; it takes a quarter to half of a second."""
+    """exp(log Q) = Q for n = 1024."""
     Q = rotations(1024, dtype=dtype, rng=rng)
     assert_principal_logarithm(logm_unitary(Q), Q)
 
@@ -231,7 +232,7 @@ def test_gradient_at_the_identity_is_the_skew_part(rng):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 @pytest.mark.parametrize("n", [1, 3, 4])
 def test_derivatives_agree_with_differences(n, dtype, rng):
-    """First and second derivatives, in both modes, along curves Q0 exp(skew X)."""
+    """Both modes agree with differences along Q0 exp(skew X), up to second order."""
     Q0 = exp(random_skew(n, norm=1.0, dtype=dtype, rng=rng, batch=(2,)))
     X = 0.4 * torch.randn(2, n, n, dtype=dtype, generator=rng)
     X.requires_grad_()
@@ -291,7 +292,10 @@ def test_logarithm_rejects_what_is_not_unitary(dtype):
 @pytest.mark.errors
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_logarithm_rejects_matrices_whose_square_overflows(dtype):
-    """The defect of a complex matrix is NaN then; it used to pass for unitary."""
+    """A matrix whose square overflows is refused.
+
+    The defect of a complex one is NaN, so it used to pass for unitary.
+    """
     largest = torch.finfo(dtype).max
     Q = torch.full((3, 3), largest / 8, dtype=dtype)
     Q = Q * (1 + 1j) if dtype.is_complex else Q

@@ -25,7 +25,7 @@ THETA = {torch.float32: 0.9, torch.float64: 0.11}
 def taylor(theta: float) -> Scheme:
     r"""Taylor's polynomial of degree 10 in five products, by Horner's rule.
 
-    In $x = A / \theta$, over $(I, x, x^2, x^4, P_3, \ldots)$.
+    A row has the coefficients of $(I, x, x^2, x^4, P_3, \ldots)$ with $x = A / \theta$.
     """
     c = [theta**j / math.factorial(j) for j in range(11)]
     return Scheme(
@@ -72,7 +72,7 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
 def test_a_fifth_product_computes(batch, factor, backend, dtype, rng):
     """C and torch compute value and gradient of a scheme with five products.
 
-    C used to add up to four matrices only.
+    C used to add at most four matrices.
     """
     n = 40
     norm = factor * THETA[dtype]

@@ -42,7 +42,7 @@ def eigen(A: Tensor) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def quotient(degree: int) -> tuple[list, list]:
-    """p and q of r_m in 60 digits by mpmath, cached since this takes 0.1 s."""
+    """p and q of the approximant r_m = p / q in 60 digits, by mpmath, which is slow."""
     with mpmath.workdps(60):
         return mpmath.pade(mpmath.taylor(mpmath.exp, 0, 2 * degree), degree, degree)
 
@@ -79,7 +79,7 @@ def exponential_gradient(A: Tensor, G: Tensor) -> Tensor:
 @pytest.mark.once
 @pytest.mark.parametrize("degree", DEGREES)
 def test_coefficients_are_those_of_mpmath(degree):
-    """p = sum b_j z^j with b_0 = 1 matches the series of exp to order 2m."""
+    """The coefficients b_j of p = sum b_j z^j, with b_0 = 1, agree with mpmath's."""
     p, _ = quotient(degree)
     with mpmath.workdps(60):
         expected = [float(c / p[0]) for c in p]
@@ -114,15 +114,16 @@ def test_value_is_the_approximant_of_the_eigenvalues(norm, degree, dtype, rng):
 @pytest.mark.parametrize("norm", [0.0, 1e-8, 0.1, 1.0, math.pi, 6.0, 30.0, 100.0])
 @pytest.mark.parametrize("n", [1, 2, 7, 32])
 def test_auto_is_the_exponential(n, norm, dtype, rng):
-    """pade(A, degree=13, squarings="auto") and its gradient agree with exp A."""
+    """With squarings="auto", pade and its gradient agree with exp (degrees 7, 13)."""
     A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(2,)).requires_grad_()
     G = torch.randn(2, n, n, dtype=dtype, generator=rng)
     for degree in (7, 13):
         Q = pade(A, degree=degree, squarings="auto")
         (g,) = torch.autograd.grad(Q, A, G)
         Q, B = Q.detach(), A.detach()
-        # Twice the worst over 60 seeds: value 0.74 and 2.95 in double, where the
-        # reference has a part in the error, gradient 2.4, orthogonality 1.55.
+        # Twice the worst over 60 seeds: value 0.74 in single precision and 2.95 in
+        # double, where the reference has a part in the error; gradient 2.4;
+        # orthogonality 1.55.
         unit = n * eps(dtype) * max(1.0, norm)
         constant = 5.9 if is_double(dtype) else 1.5
         assert (matrix_norm(Q - exponential(B)) <= constant * unit).all()
@@ -157,7 +158,7 @@ def test_spectra_at_the_edge_of_the_radius(degree, dtype, rng):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("degree", [1, 2, 3, 5, 7, 9, 13])
 def test_radius_bounds_the_error_of_value_and_derivative(degree, dtype):
-    """At the radius |r_m(ix) - e^ix| <= u |x| / (2m + 1), and u for the derivative."""
+    """|r_m(ix) - e^ix| <= u |x| / (2m + 1) up to the radius, with derivative <= u."""
     theta = pade_radius(degree, dtype)
     u = eps(dtype) / 2
     p, q = quotient(degree)
@@ -173,7 +174,7 @@ def test_radius_bounds_the_error_of_value_and_derivative(degree, dtype):
             # 1.001: the radius is a rounded number
             assert abs(error(x)) <= u * x / (2 * degree + 1) * 1.001
             assert abs(mpmath.diff(error, x)) <= u * 1.001
-        # the radius is sharp: at 1.2 times the norm the error is too large
+        # the radius is sharp: at 1.2 times the radius the derivative's error exceeds u
         if theta < 6:
             assert abs(mpmath.diff(error, 1.2 * theta)) > u
 
@@ -235,7 +236,7 @@ def test_zero_is_mapped_to_the_identity(shape, squarings, degree):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_huge_norms(dtype, rng):
-    """Up to norm 1/eps the defect grows with the norm; above it is NaN."""
+    """Up to norm 1/eps the defect grows with the norm; beyond, the value is NaN."""
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng)
     Q = pade(A * 1e4, degree=13, squarings="auto").to(double_dtype(dtype))
     # 0.8: twice the worst over 60 seeds, 0.39
@@ -249,7 +250,8 @@ def test_huge_norms(dtype, rng):
 @pytest.mark.parametrize("squarings", [0, 2, "auto"])
 def test_gradients_of_any_order(degree, squarings, rng):
     """Reverse, forward, batched and second derivatives agree with differences."""
-    # 27 squarings in float64, each of which doubles the rounding error
+    # At degree 1 "auto" takes 27 squarings in float64, each of which doubles the
+    # rounding error, so one squaring is tested instead.
     if degree == 1 and squarings == "auto":
         squarings = 1
 
@@ -270,10 +272,7 @@ def test_gradients_of_any_order(degree, squarings, rng):
 
 
 def test_transforms_compose(rng):
-    """vmap, also nested, over grad.
-
-    Its matrices have different numbers of squarings.
-    """
+    """vmap of grad, also nested, agrees with batches of different squarings."""
 
     def f(X: Tensor) -> Tensor:
         return pade(skew(X), degree=5, squarings="auto").cos().sum()

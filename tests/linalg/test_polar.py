@@ -38,7 +38,7 @@ def reference_gradient(X: Tensor, G: Tensor) -> Tensor:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("spread", [1.0, 1e3])
 def test_value_and_gradient_are_those_of_scipy(spread, shape, dtype, rng):
-    """Value and gradient agree with SciPy; the error grows with 1 / the smallest s."""
+    """Value and gradient agree with SciPy; small singular values enlarge the error."""
     n, k = shape
     r = min(n, k)
     s = torch.logspace(0, -math.log10(spread), r, dtype=torch.float64)
@@ -108,7 +108,7 @@ def test_rank_deficient_matrices_have_an_orthogonal_value(rank, dtype, rng):
 
 
 def test_gradient_at_zero_is_not_finite():
-    """At zero there is no gradient, so it is not finite."""
+    """`polar` has no gradient at zero; autograd returns nothing finite."""
     X = torch.zeros(3, 3, requires_grad=True)
     (g,) = torch.autograd.grad(polar(X).sum(), X)
     assert not g.isfinite().any()

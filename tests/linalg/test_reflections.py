@@ -15,10 +15,7 @@ SHAPES = [(1, 1), (2, 1), (2, 2), (5, 3), (5, 5), (32, 32), (40, 8)]
 
 
 def product(V: Tensor, phase: Tensor) -> Tensor:
-    """H_1 ...
-
-    H_k I diag(phase), one reflection after the other, in double precision.
-    """
+    """H_1 ... H_k I diag(phase), one reflection after another, in double precision."""
     V, phase = V.to(double_dtype(V.dtype)), phase.to(double_dtype(V.dtype))
     Q = torch.eye(*V.shape[-2:], dtype=V.dtype) * phase[..., None, :]
     for j in reversed(range(V.shape[-1])):

@@ -71,7 +71,7 @@ def test_one_piece_and_steps_agree(norm, rng):
 
 
 def test_second_derivative(rng):
-    """Second derivatives in the coordinates and in the incoming gradient."""
+    """Second derivatives by coordinates and cotangent agree with those of the steps."""
     X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
     G = torch.randn(40, 40, dtype=torch.float64, generator=rng).requires_grad_()
@@ -84,7 +84,7 @@ def test_second_derivative(rng):
 
 
 def test_transforms(rng):
-    """Forward mode, vmap and batched gradients, which are computed in steps."""
+    """Forward mode, vmap and batched gradients, computed in steps, are right."""
     X = random_skew(33, norm=1.0, dtype=torch.float64, rng=rng)
     B = random_unitary(33, dtype=torch.float64, rng=rng).contiguous()
     E = torch.randn(33, 33, dtype=torch.float64, generator=rng)
@@ -136,7 +136,7 @@ def test_a_base_with_a_gradient_gets_it(rng):
 
 
 def test_what_has_no_exponential(rng):
-    """NaN and angles beyond 1 / eps give NaN, in the gradient below the diagonal."""
+    """For NaN and angles beyond 1 / eps, Q is NaN, and so is g below the diagonal."""
     for bad in (float("nan"), 1e9):
         X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng)
         X[7, 3] = bad
@@ -202,7 +202,7 @@ def test_other_shapes_are_refused(group):
 
 @pytest.mark.parametrize("with_base", [True, False])
 def test_gradients_that_are_no_plain_memory(with_base, rng):
-    """A gradient with a lazy minus, and saved tensors that hooks have changed."""
+    """The gradient is right for a lazy minus, and if hooks change saved tensors."""
     X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
     B = B if with_base else None
@@ -284,7 +284,7 @@ def test_coordinates_that_change_behind_the_back_of_torch(with_base, how, rng):
 
 
 def test_a_checkpoint_of_other_coordinates(rng):
-    """A checkpointed region that is recomputed has the plan of its own slots."""
+    """A recomputed checkpoint takes the new plan along with the new slots."""
     X = random_skew(40, norm=3.0, dtype=torch.float64, rng=rng).requires_grad_()
     G = torch.randn(40, 40, dtype=torch.float64, generator=rng)
     Q = checkpoint(lambda: rotation(X, None), use_reentrant=False)
@@ -296,7 +296,7 @@ def test_a_checkpoint_of_other_coordinates(rng):
 
 
 def test_groups_use_it(rng, monkeypatch):
-    """`SO` and `O` use it; a group with its own algebra does not."""
+    """`SO` and `O` may compute in one piece; a group with another algebra may not."""
 
     class Halves(SO):
         def algebra(self, X: Tensor) -> Tensor:
@@ -320,7 +320,7 @@ def test_the_operator_in_graphs(with_base, rng):
     """The operator passes opcheck, and a graph with it has the bits of eager mode."""
     X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float32, rng=rng) if with_base else None
-    # the larger norm has a squaring, so every slot is written, which opcheck compares
+    # opcheck compares all slots; a squaring, needed at this norm, writes all of them
     larger = (5 * X).detach().requires_grad_()
     torch.library.opcheck(torch.ops.isometry.rotation, (larger, B))
     B = None if B is None else B.contiguous()

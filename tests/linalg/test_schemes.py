@@ -31,7 +31,7 @@ NAMES = [f"{dtype}-{scheme.theta:g}" for dtype, scheme in PAIRS]
 each_scheme = pytest.mark.parametrize(("dtype", "scheme"), PAIRS, ids=NAMES)
 
 
-# the fit takes seconds, so the two tests that read it share it
+# the fit takes seconds, so all tests share it
 generated = cache(tool.tables)
 
 
@@ -61,7 +61,7 @@ def test_documented_bounds_are_the_generated_ones(monkeypatch):
 
 
 def used_rows(scheme: Scheme, dtype: torch.dtype) -> list[list[Any]]:
-    """The coefficients of the powers of A after rounding, in the variable A / theta."""
+    """The coefficients that kernels use, after rounding, in the variable A / theta."""
     theta = mpmath.mpf(scheme.theta)
     rows = []
     for stage in rows_of(polynomial(scheme, 0), dtype, torch.device("cpu")):
@@ -109,7 +109,7 @@ def test_stated_errors_bound_a_dense_sample(dtype, scheme):
 
 @each_scheme
 def test_errors_are_of_the_size_of_rounding(dtype, scheme):
-    """Gradients are right to 1.5 eps in float32 and 3 eps in float64, without bias."""
+    """The stated errors are at most 1.5 eps in float32, and 3 eps in float64."""
     allowed = 1.5 if dtype == torch.float32 else 3.0
     table = stated(dtype, scheme)
     assert table.gradient_error <= allowed * eps(dtype)
@@ -129,7 +129,7 @@ def test_rows_have_the_form_that_keeps_small_angles(dtype, scheme):
 
 
 def test_schemes_are_cheapest_first():
-    """Schemes have two, three and four products, and their angles increase."""
+    """Neither costs nor angles decrease. A product costs 3, or 2 if it is a square."""
     for schemes in SCHEMES.values():
         prices = [3 * scheme.products - scheme.squares for scheme in schemes]
         angles = [scheme.theta for scheme in schemes]

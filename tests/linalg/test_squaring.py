@@ -15,7 +15,7 @@ MAPS = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", MAPS)
 def test_value_and_gradient_are_nan_beyond_all_digits(name, dtype, rng):
-    """At an angle above 1 / eps, for that matrix only."""
+    """A matrix with an angle above 1 / eps gives NaN, and no other one does."""
     A = random_skew(6, norm=1.0, dtype=dtype, rng=rng, batch=(3,))
     A = A * torch.tensor([1.0, 100 / eps(dtype), 1.0]).to(dtype)[:, None, None]
     A.requires_grad_()

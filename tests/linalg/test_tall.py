@@ -125,7 +125,7 @@ def test_value_is_that_of_mpmath(rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_gradient_at_zero_is_the_projection_to_the_tangent_space(n, k, dtype, rng):
-    """At X = 0, dY = X - B sym(B^H X); there a QR of X_perp has NaN gradients."""
+    """At X = 0 the gradient is G - B sym(B^H G); a QR of X_perp would give NaN."""
     B, _, G = tangent(n, k, norm=1.0, dtype=dtype, rng=rng)
     X = torch.zeros_like(B).requires_grad_()
     (g,) = torch.autograd.grad(expm_tall(X, B), X, G)
@@ -143,7 +143,7 @@ def test_the_normal_part_drops_out(rng):
     h = torch.zeros((), dtype=torch.float64, requires_grad=True)
     Y = expm_tall(X + h * (B @ H), B)
     (g,) = torch.autograd.grad(Y.real.sum(), h)
-    # both sides differ by rounding only
+    # the gradient is zero up to rounding
     assert abs(g) <= 100 * eps(torch.float64)
 
 
@@ -207,8 +207,8 @@ def test_nearly_singular_velocities_stay_orthonormal_or_are_nan(norm, rng):
     Y = expm_tall(X)
     assert Y[::2].isfinite().all()
     if norm == 1e4:
-        # No digit is left. The last step notices a defect from 1/2 on (in all but 4 of
-        # 148 seeds), and reduces a smaller one to at most 0.22.
+        # At norm 1e4 no digit is left. The last step gives NaN for a defect from 1/2 on
+        # (as with 144 of 148 seeds), and reduces a smaller one to at most 0.22.
         defect = matrix_norm(Y[1].mT @ Y[1] - torch.eye(4))
         assert Y[1].isnan().all() or defect <= 0.22
     else:
@@ -231,7 +231,7 @@ def test_matrices_of_a_batch_do_not_share_their_scaling(rng):
 @pytest.mark.parametrize(("n", "k"), [(5, 2), (3, 2)])
 @pytest.mark.parametrize("norm", [0.0, 2.5])
 def test_derivatives_agree_with_differences(norm, n, k, dtype, rng):
-    """First and second derivatives, in both modes, also in the base point."""
+    """First and second derivatives in X, and first in B, agree with differences."""
     B, X, _ = tangent(n, k, norm=norm, dtype=dtype, rng=rng)
     X.requires_grad_()
     # torch 2.13 fails an internal assertion in its own batched forward mode
@@ -239,7 +239,7 @@ def test_derivatives_agree_with_differences(norm, n, k, dtype, rng):
     for f in (expm_tall, lambda X: expm_tall(X, B)):
         assert gradcheck(f, X, **forward, **gradcheck_options(dtype))
         assert gradgradcheck(f, X, check_fwd_over_rev=True, fast_mode=True)
-    # off the manifold the rounding step and the exponential differ
+    # keep the base on the manifold, since off it `expm_tall` is not the exponential
     E = 0.3 * torch.randn(n, n, dtype=dtype, generator=rng)
     E.requires_grad_()
     assert gradcheck(
