@@ -133,7 +133,7 @@ def pytest_collection_modifyitems(
         items[:] = [i for i in items if function_of(i.nodeid) in config.stash[LACKING]]
 
 
-# for each item, how many rows its test function has, and which of them it is
+# for each item, its row among those of its test function, and how many rows there are
 ROWS = pytest.StashKey[tuple[int, int]]()
 
 

@@ -40,7 +40,7 @@ def version_numbers(version: str) -> list[int]:
 
 def shifted_seed(seed: int) -> int:
     """The seed to use in place of `seed`; it is the same unless `--seed` is set."""
-    # tests count seeds from 0, so neighbours must stay apart
+    # far above the seeds 0, 1, 2, ... of the tests, so that shifted seeds are others
     return seed + 100_003 * int(os.environ.get(SEED_VARIABLE, "0"))
 
 
@@ -114,7 +114,7 @@ def eps(dtype: torch.dtype) -> float:
 
 
 def edge_angles(n: int, *, norm: float, dtype: torch.dtype) -> Tensor:
-    """Skew matrices with all angles at the border, which random spectra rarely have."""
+    """Angles of a skew matrix, all equal to the norm, which random ones rarely are."""
     pairs = n if dtype.is_complex else n // 2
     return torch.full((pairs,), 0.999 * norm if norm == math.pi else norm)
 
@@ -122,10 +122,10 @@ def edge_angles(n: int, *, norm: float, dtype: torch.dtype) -> Tensor:
 def gradcheck_options(dtype: torch.dtype) -> dict[str, Any]:
     """Options of `gradcheck`: compare each entry if real, random sums if complex.
 
-    Sums need a few evaluations instead of two for each entry. With torch's tolerances
-    they missed an entry of the gradient that was wrong by 1%, which a comparison of
-    entries shows; with these tolerances they show 0.1%, which a comparison of entries
-    misses.
+    Random sums need a few evaluations instead of two for each entry. With torch's
+    tolerances they missed an error of 1% in one entry, which a comparison of entries
+    shows. With the tolerances below they show an error of 0.1%, which a comparison of
+    entries misses.
     """
     if not dtype.is_complex:
         return {}

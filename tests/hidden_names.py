@@ -1,7 +1,7 @@
 """Use isometry with a torch that lacks private names: one by one, then all of them.
 
-Run as a program, it prints a line for each name. Each one is hidden in a process of its
-own, before isometry is imported, as if a newer torch had dropped it.
+Run as a program, this module prints a line for each name. Each name is hidden in a
+process of its own, before isometry is imported, as if a newer torch had dropped it.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from torch.func import grad, hessian, jvp, vmap
 from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
-# attributes of objects; names of functions are recorded when isometry asks for them
+# private attributes of objects; `Module` records which private functions are asked for
 ATTRIBUTES = {
     "Tensor._version": torch.Tensor,
     "Tensor._cdata": torch.Tensor,
@@ -110,7 +110,7 @@ def use() -> None:
 
 
 def train(isometry: Any) -> None:
-    """Train a layer with both kinds of checkpointing, and with writes to it."""
+    """Train a layer with both kinds of checkpointing, and write to its coordinates."""
     layer = isometry.orthogonal(torch.nn.Linear(8, 8), rebase_every=2)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
     x = torch.ones(8, requires_grad=True)

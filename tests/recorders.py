@@ -25,7 +25,7 @@ class Recorder:
         self.rows: list[dict[str, object]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # a test that fails in its setup or teardown has only that report
+        # besides the test itself, only failures in its setup or teardown make a row
         if report.when == "call" or report.failed:
             self.rows.append(
                 {
@@ -89,7 +89,7 @@ class TorchRecorder:
             self.skips[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        # not zero after a failure, an error of collection or an interruption
+        # `exitstatus` is not zero after a failure, an error of collection or Ctrl-C
         if exitstatus or self.failed or not self.passed:
             return
         from isometry.lab._process import processor

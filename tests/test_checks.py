@@ -64,7 +64,10 @@ def test_what_is_not_finite_is_not_skew(bad):
 
 @pytest.mark.errors
 def test_skewness_does_not_depend_on_the_size_of_the_entries():
-    """Norms overflow above 1e19 in float32, so any huge or infinite matrix passed."""
+    """Skewness is checked at any scale of the entries.
+
+    Norms overflow above 1e19 in float32, so any huge or infinite matrix used to pass.
+    """
     A = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
     for scale in (1e-30, 1e30):
         checks.check_skew(scale * A)

@@ -45,7 +45,7 @@ def comments(path: Path) -> Iterator[str]:
 
 
 def paths_of(file: str) -> list[Path]:
-    """The files whose paths end like this."""
+    """The files whose paths end with `file`."""
     return [path for path in FILES if path.as_posix().endswith(f"/{file}")]
 
 

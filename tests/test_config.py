@@ -37,7 +37,7 @@ def test_none_and_why(reason, monkeypatch, capsys):
 
 
 def test_switched_off(monkeypatch):
-    """If kernels were switched off, this is no warning, but it is printed."""
+    """`isometry config` prints that kernels were switched off, without a warning."""
     monkeypatch.setenv("ISOMETRY_NATIVE", "0")
     command = [sys.executable, "-m", "isometry", "config"]
     process = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -45,9 +45,9 @@ def test_the_short_form_means_the_weight():
 
 
 def test_type_checkers_ask_for_the_manifold():
-    """A call without a manifold used to pass a type checker.
+    """A type checker refuses a call without a manifold, which used to pass.
 
-    Pyright reports a comment below that ignores nothing.
+    Otherwise pyright would report the comments below, since they would ignore nothing.
     """
     with pytest.raises(TypeError, match="`manifold` must be a manifold"):
         declare(rotation())  # pyright: ignore[reportCallIssue]
@@ -102,7 +102,7 @@ def test_a_copy_does_not_leave_its_manifold_silently(
 ):
     """Plain SGD refuses the parameters of a copy.
 
-    They are new tensors, and it used to step them off the manifold.
+    The parameters are new tensors, and SGD used to step them off the manifold.
     """
     model = nn.Sequential(declare(rotation(), "weight", SO(3)))
     other = duplicate(model)
@@ -116,7 +116,10 @@ def test_a_copy_does_not_leave_its_manifold_silently(
 
 
 def test_a_compiled_function_may_copy_a_declared_module():
-    """Dynamo used to warn about a function with `functools.cache`."""
+    """A compiled function may copy a declared module.
+
+    Dynamo used to warn about a function with `functools.cache`.
+    """
     module = declare(rotation(), SO(3))
 
     def copied(x: torch.Tensor) -> torch.Tensor:
@@ -139,8 +142,8 @@ def test_a_copy_of_a_constrained_weight_may_become_plain():
 def test_a_constraint_that_torch_removed_is_forgotten(declares_another, leave):
     """After torch's `remove_parametrizations` the weight is plain, on no manifold.
 
-    `manifold_of` still returned O(3), and SGD with `param_groups` raised. If the module
-    also has a declared parameter, that one is still refused.
+    `manifold_of` used to return O(3), and SGD with `param_groups` raised. If the module
+    also has a declared parameter, SGD still refuses it.
     """
     layer = isometry.orthogonal(nn.Linear(3, 3))
     if declares_another:
@@ -173,7 +176,7 @@ def test_a_module_without_declarations_keeps_no_trace():
 def test_only_parameters_are_declared():
     """Only a parameter can be declared.
 
-    The declaration of a constrained weight was accepted, and did nothing.
+    The declaration of a constrained weight used to be accepted, and did nothing.
     """
     layer = isometry.orthogonal(nn.Linear(3, 3), init="identity")
     with pytest.raises(

@@ -171,7 +171,7 @@ MORE: dict[str, Row] = {
     ),
     "a moving base": rebased,
 }
-# functions that are about numbers, and say so
+# functions that need numbers, and say so if there are none
 REFUSES: dict[str, Row] = {
     "isometry.diagnose": lambda d: isometry.diagnose(layer(d)),
     "isometry.linalg.check_skew": square(linalg.check_skew),

@@ -44,7 +44,7 @@ def test_every_supported_python_reads_the_sources(path):
     """The syntax is that of 3.11, and no later version warns about it.
 
     Later versions warn about unknown escapes in strings (3.12) and jumps out of
-    `finally` (3.14). In `make check`, pyright looks for what they have removed.
+    `finally` (3.14). In `make check`, pyright looks for names that they removed.
     """
     text = path.read_text()
     with warnings.catch_warnings(action="error"):

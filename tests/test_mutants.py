@@ -66,12 +66,15 @@ def test_mutants_come_from_subfolders_too(clone, monkeypatch):
 
 
 def test_what_exit_codes_mean():
-    """Only a failed test (1) and a signal (negative) show that a test failed."""
+    """Only the exit code 1 and those of signals, below 0, mean that a test failed."""
     assert [code for code in range(-15, 6) if has_failed(code)] == [*range(-15, 0), 1]
 
 
 def test_the_share_is_of_the_mutants_that_were_made():
-    """The divisor used to be the number of mutants that the user asked for."""
+    """The divisor is the number of mutants that were decided.
+
+    It used to be the number that the user asked for.
+    """
     fates = Counter({"caught": 3, "survived": 1, "not executed": 1, "undecided": 2})
     assert summary("nn", fates) == "nn: 3 of 5 caught, 2 undecided"
     assert summary("nn", Counter(caught=2)) == "nn: 2 of 2 caught"
@@ -79,10 +82,11 @@ def test_the_share_is_of_the_mutants_that_were_made():
 
 @pytest.mark.soak
 def test_a_mutant_is_caught_by_tests_and_not_by_a_broken_suite(clone):
-    """The tool used to count as caught whatever ended pytest with an error.
+    """A mutant is undecided, not caught, if the tests cannot be run without it either.
 
-    The constant in the first line is executed on import. Its mutants break either that
-    or the tests, so they are caught. Then the file of tests gets an error of its own.
+    The constant in the first line is executed on import. Its mutants break the import
+    or a test, so they are caught. Then the file of tests gets an error of its own, and
+    the same mutants are undecided.
     """
     before = fates(clone)
     assert {place: fate for place, fate in before.items() if fate != "caught"} == {

@@ -82,7 +82,7 @@ def test_dir_shows_what_is_exported():
 
 @pytest.mark.parametrize("package", ["isometry", "isometry.lab", "isometry.lab.paper"])
 def test_type_checkers_see_the_names_that_are_imported_on_first_use(package):
-    """The block `if TYPE_CHECKING` imports all public names from where they are."""
+    """The block `if TYPE_CHECKING` imports all public names from their own modules."""
     module = importlib.import_module(package)
     tree = ast.parse(inspect.getsource(module))
     block = next(node for node in tree.body if isinstance(node, ast.If))
@@ -104,7 +104,7 @@ def test_few_public_names():
 
 @pytest.mark.parametrize("module", ["isometry", "isometry.lab"])
 def test_every_name_that_dir_lists_is_there(module):
-    """`isometry.lab.tasks` used to raise until somebody had imported it."""
+    """All names that `dir` lists can be read; `isometry.lab.tasks` used to raise."""
     program = f"import {module} as m\nfor name in dir(m): getattr(m, name)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -155,7 +155,7 @@ def test_no_tracked_file_names_this_machine():
     hits = []
     for name in filter(None, listed):
         path = ROOT / name
-        # a file that another commit is about to remove
+        # git still lists a file that the next commit removes
         if not path.is_file():
             continue
         text = path.read_bytes().decode(errors="ignore")
@@ -252,12 +252,12 @@ def bases_of_all_classes() -> dict[str, list[str]]:
 
 
 def test_classes_are_abstract_or_final():
-    """Two classes inherit from a class whose name is not `Abstract...`.
+    """Only two classes inherit from a class whose name is not `Abstract...`.
 
-    The C backend overrides methods of the other one, for reasons that it gives.
+    `NativeBackend` overrides methods of `Backend`, for the reasons in its docstring.
     `ResolvedTraining` has no methods: four of its options can no longer be None.
-    Autograd functions may do so too, since torch calls their static methods and makes
-    no objects of them. A `TypedDict` has no methods at all.
+    Autograd functions may inherit from each other too, since torch calls their static
+    methods and makes no objects of them. A `TypedDict` has no methods at all.
     """
     bases = bases_of_all_classes()
 

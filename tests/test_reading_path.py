@@ -129,7 +129,7 @@ def test_the_map_names_the_files_that_a_step_passes():
 def test_the_library_has_few_files():
     """The library has few files.
 
-    There were 195 at the review, most of which were parts of another file's idea.
+    There used to be 195, most of which were parts of another file's idea.
     """
     assert len(list(PACKAGE.rglob("*.py"))) <= 165
 

@@ -96,7 +96,7 @@ def test_derivatives_of_first_and_second_order(length, rng):
 def test_the_angle_of_equal_rotations_has_gradient_zero(rng):
     R = SO(3).random(4, generator=rng).requires_grad_()
     (G,) = torch.autograd.grad(angle(R, R.detach()).sum(), R)
-    # the root of a rounding error is 1e-3 or exactly 0; its gradient is at most 1
+    # the angle is 0, or about 1e-3 as the root of a rounding error
     assert G.isfinite().all()
 
 
@@ -201,7 +201,7 @@ def test_the_mean_of_so3_is_that_of_its_definition(rng):
 @pytest.mark.errors
 @pytest.mark.errors
 def test_the_mean_refuses_what_is_not_a_point():
-    """On the sphere, vectors of length 5 had a mean."""
+    """Vectors off the sphere have no mean; those of length 5 used to have one."""
     with pytest.raises(ValueError, match=r"`Q` must be a point of Sphere"):
         Sphere(3).mean(5 * torch.eye(3)[:2])
 
@@ -233,7 +233,7 @@ def test_weights_have_a_sum(weights, rng):
 def test_every_point_has_a_weight(rng):
     """There must be a weight for every point.
 
-    torch's error was about sizes of tensors that the user does not see.
+    The error used to be torch's, about sizes of tensors that the user does not see.
     """
     Q = SO(3).random(3, 2, generator=rng)
     for shape in ((2,), (3, 2), ()):

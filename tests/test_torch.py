@@ -77,7 +77,7 @@ OF_MODULES = {
 
 @pytest.mark.once
 def test_few_private_names_of_modules_are_used():
-    """Names that torch's modules and optimizers have, in code and in strings."""
+    """Outside `_torch.py`, only the names in `OF_MODULES` are used, even in strings."""
     parameter = nn.Parameter(torch.ones(1))
     objects = [
         nn.RNN(1, 1),
@@ -97,7 +97,7 @@ def test_few_private_names_of_modules_are_used():
             elif isinstance(node, ast.Constant):
                 used.add(node.value)
     assert used & private == OF_MODULES
-    # the file with the private names lists them, too
+    # the docstring of `_torch.py` lists them, too
     assert not [
         name for name in OF_MODULES if f"`{name}`" not in (_torch.__doc__ or "")
     ]
@@ -171,9 +171,9 @@ def record(path: Path, *reports: Any, exitstatus: int = 0) -> None:
 
 @pytest.mark.once
 def test_a_run_is_one_row_of_the_record(tmp_path):
-    """A second run replaces the row.
+    """A second run replaces the row of the first.
 
-    A failure or an interruption leaves it as it was.
+    A run with a failure or an interruption leaves the row as it was.
     """
     path = tmp_path / "torch.json"
     path.write_text('[{"torch": "99.0.0", "processor": "another"}]')

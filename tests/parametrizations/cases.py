@@ -32,7 +32,7 @@ class Weight(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """The shape and the manifold of a weight; None stands for `orthogonal`."""
+    """The shape and manifold of a weight; `orthogonal` chooses one if it is None."""
 
     shape: tuple[int, ...]
     manifold: AbstractManifold | None = None

@@ -53,7 +53,8 @@ class Drift:
 def orbit(case: Case, start: Tensor, rng: torch.Generator) -> Callable[[int], Tensor]:
     r"""A target that keeps turning: $T_t = \exp(f(t) S)\, T_0$ with $|f'| \le 1$.
 
-    The largest angle of $S$ is 0.001. $f(t) = t$, or a sine up to the angle.
+    The largest angle of $S$ is 0.001. $f(t) = t$ if `case.angle` is infinite. Otherwise
+    $f$ is a sine, and no angle between target and start exceeds `case.angle`.
     """
     rate = 1e-3
     S = random_skew(start.shape[0], norm=rate, dtype=torch.float64, rng=rng)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def skew(X: Tensor) -> Tensor:
-    """L - L^H, and i times the real diagonal if complex."""
+    """L - L^H for the strictly lower triangle L, plus i Re diag X if X is complex."""
     L = torch.tril(X, -1)
     A = L - L.mH
     if X.is_complex():

@@ -1,7 +1,7 @@
 """Inside `torch.autocast`, weights are made, assigned, loaded and checked in full.
 
 Products of float32 matrices are computed in bfloat16 there, which has 8 bits. All tests
-but the one of plain checkpoints failed before these functions switched autocast off.
+but the one of plain checkpoints failed before isometry switched autocast off there.
 """
 
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def test_a_plain_checkpoint_loads_the_weight_that_was_saved():
 def test_a_parametrized_checkpoint_loads_the_weight_that_was_saved(shape):
     """A checkpoint of torch's `orthogonal` loads the weight that torch computes.
 
-    A square one was refused, and a rectangular one was off by 4e-3.
+    A square one used to be refused, and a rectangular one was off by 4e-3.
     """
     peer = nn.Linear(*shape)
     with torch.autocast("cpu", enabled=False):
@@ -89,7 +89,7 @@ def test_a_parametrized_checkpoint_loads_the_weight_that_was_saved(shape):
 def test_a_radius_moves_the_base(kind):
     """A step that passes `rebase_radius` moves the base.
 
-    The step raised "low precision", after it had changed the coordinates.
+    The step used to raise "low precision", after it had changed the coordinates.
     """
     if kind == "layer":
         layer = isometry.orthogonal(nn.Linear(6, 6), rebase_radius=1.0)
@@ -113,7 +113,8 @@ def test_a_radius_moves_the_base(kind):
 def test_a_backward_pass_gives_the_same_gradient(retraction, again, n):
     """A backward pass inside autocast gives the gradient of one outside.
 
-    It was off by up to 2e-2 in every map, except for the exponential with n = 40.
+    The gradient used to be off by up to 2e-2 for every map, except for the exponential
+    with n = 40.
     """
     layer = isometry.orthogonal(nn.Linear(n, n), retraction=retraction)
     X = layer.parametrizations.weight.original

@@ -76,7 +76,7 @@ def test_a_fixed_base_has_a_mean_of_coordinates(name):
 def test_an_average_can_be_loaded(name, retraction):
     """An average with all buffers can be loaded.
 
-    The name of the map is a buffer, and was averaged too: 'exp' became 'dxo'.
+    The name of the map is a buffer, and used to be averaged: 'exp' became 'dxo'.
     """
     layer = isometry.orthogonal(nn.Linear(5, 5), "weight", retraction)
     average = AveragedModel(layer, **AVERAGES[name])
@@ -94,7 +94,8 @@ def test_an_average_can_be_loaded(name, retraction):
 def test_an_average_with_buffers_stays_on_the_manifold(read, retraction, rng):
     """An average with buffers stays on the manifold, however often its weight is read.
 
-    A mean of bases is off it, and the weight was: by 0.09 to 2.4 after 20 steps.
+    A mean of bases is off the manifold, and so the weight used to be: by 0.09 to 2.4
+    after 20 steps.
     """
     policy = {} if retraction == "householder" else {"rebase_every": 1}
     layer = isometry.orthogonal(nn.Linear(6, 6), "weight", retraction, **policy)
@@ -132,10 +133,10 @@ def test_a_mean_of_bases_becomes_the_nearest_point():
 
 
 def test_a_mean_of_rotations_becomes_the_nearest_rotation():
-    """The mean of rotations may have a negative determinant.
+    """A mean of rotations becomes a rotation, even if its determinant is negative.
 
-    On SO(3), the half turns about three axes have the mean -I/3. The weight was that
-    matrix times a rotation, silently.
+    On SO(3), the half turns about three axes have the mean -I/3. The weight used to be
+    this matrix times a rotation, silently.
     """
     layer = isometry.orthogonal(nn.Linear(3, 3, bias=False), det=1)
     average = AveragedModel(layer, use_buffers=True)

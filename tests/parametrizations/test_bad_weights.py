@@ -240,7 +240,7 @@ def test_a_class_is_not_a_group():
 
 
 def test_the_remedy_for_a_weight_on_a_users_group():
-    """The message must not look for the group in `isometry.groups`."""
+    """The remedy calls `nearest` of the user's group, not one of `isometry.groups`."""
     layer = isometry.constrain(nn.Linear(4, 4), Circle())
     with pytest.raises(ValueError, match=r"with `Circle\(\)\.nearest\(value\)`"):
         layer.weight = torch.ones(4, 4)

@@ -61,7 +61,8 @@ def output(module: nn.Module, rng: torch.Generator) -> Tensor:
 def test_every_block_is_the_orthogonal_matrix_nearest_to_it(what, retraction):
     """Every block becomes the nearest orthogonal matrix.
 
-    If attention is constrained as a whole, its query block had a singular value 0.006.
+    If attention was constrained as one matrix, its query block had a singular value of
+    0.006.
     """
     make, name, blocks = LAYERS[what]
     plain = make()
@@ -172,9 +173,9 @@ def test_unitary_and_other_groups():
 
 
 def test_skew_coordinates_are_no_initialized_weight():
-    """Coordinates of three logarithms, all angles 1, are accepted.
+    """Skew coordinates are not taken for an initialized weight, even if orthogonal.
 
-    They are skew, and orthogonal one above the other, like an initialized weight.
+    The coordinates of rotations by the angle 1 are both.
     """
     J = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).repeat(3, 1)
     rotation = torch.linalg.matrix_exp(J[:2]).repeat(3, 1)

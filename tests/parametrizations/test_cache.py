@@ -210,7 +210,7 @@ def test_functional_call_sees_its_own_coordinates():
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activation_checkpointing(reentrant):
-    """A checkpointed region reads the weight twice, between other reads."""
+    """The gradient is right if a checkpointed region reads the weight again."""
     layer, _ = make()
     x = X.clone().requires_grad_()
 

@@ -75,8 +75,8 @@ def inputs(layer: nn.Linear, rng: torch.Generator) -> Tensor:
 def test_one_graph_trains_as_eager_does(name, retraction, rng):
     """One graph has the bits of eager mode for all norms, and after a rebase.
 
-    A tall exponential used to be torch's own when compiled, 40 percent slower than ours
-    in a training step of 1024 x 64, with a gradient that was ten times less accurate.
+    A compiled tall exponential used to be torch's own, whose gradient was ten times
+    less accurate.
     """
     layer = LAYERS[name](retraction)
     twin = copy.deepcopy(layer)
@@ -134,7 +134,7 @@ def test_inference_sees_what_changes(rng):
 
 
 class Loop(nn.Module):
-    """A cell that is read at each time step, optionally in torch's own cache."""
+    """A cell that is called at each time step, with or without torch's own cache."""
 
     def __init__(self, retraction: str, cached: bool) -> None:
         super().__init__()
@@ -192,7 +192,8 @@ def test_a_cell_in_a_compiled_loop(cached, rng):
 def test_a_compiled_step_of_the_optimizer(policy, rng):
     """A compiled optimizer step moves the base too.
 
-    It used to drop the gradient then: after eight steps the weight was off by 0.37.
+    When the base moved, the step used to drop the gradient: after eight steps the
+    weight was off by 0.37.
     """
     layer = isometry.orthogonal(nn.Linear(4, 4), **policy)
     twin = copy.deepcopy(layer)
@@ -213,8 +214,8 @@ def test_a_compiled_step_of_the_optimizer(policy, rng):
 def test_registering_inside_a_compiled_function(rng):
     """Registering inside a compiled function breaks the graph, and works as usual.
 
-    pytorch#115744, #121304. With torch 2.15 it left a tensor in a set that every later
-    call looked at.
+    pytorch#115744, #121304. With torch 2.15, registering used to leave a tensor in a
+    set that every later call looked at.
     """
     layer = nn.Linear(4, 4)
     twin = copy.deepcopy(layer)
@@ -232,7 +233,7 @@ def test_registering_inside_a_compiled_function(rng):
 
 @pytest.mark.errors
 def test_registering_does_not_fit_into_one_graph():
-    """With fullgraph, registering is an error with its line, and changes nothing."""
+    """With fullgraph, registering is an error that names its line, and does nothing."""
     layer = nn.Linear(4, 4)
     compiled = torch.compile(isometry.orthogonal, fullgraph=True, backend="aot_eager")
     with pytest.raises(torch._dynamo.exc.Unsupported, match=r"_torch\.py"):
@@ -251,7 +252,7 @@ def one_process(tmp_path) -> Iterator[None]:
 
 
 class TwoLayers(nn.Module):
-    """A module of ours: Dynamo traces torch's containers only from outside of torch."""
+    """Two layers in our own class: inside DDP, Dynamo skips torch's containers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ GROUPED = {
 
 
 def parts(layer: nn.Module) -> list[torch.Tensor]:
-    """The matrix of each group, from a convolution of that group alone."""
+    """The matrix of each group of channels, with the filters of this group as rows."""
     return [W.flatten(1) for W in layer.weight.detach().chunk(layer.groups)]
 
 
@@ -76,7 +76,7 @@ def test_the_groups_are_those_of_the_convolution(what):
 def test_a_grouped_convolution_trains_and_survives(what, retraction):
     """A kernel in groups survives checkpoint, fold, copy, diagnosis and rebase.
 
-    So it does a plain checkpoint and an assignment.
+    It also takes a plain checkpoint and an assignment.
     """
     layer, other = (
         isometry.orthogonal(GROUPED[what](), "weight", retraction) for _ in range(2)

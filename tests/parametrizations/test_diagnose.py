@@ -15,7 +15,7 @@ from tests.parametrizations.cases import Weight, orthonormality
 
 
 def jacobian_condition(A: torch.Tensor, retraction: str) -> float:
-    """Condition of the derivative as a matrix in an orthonormal basis."""
+    """Condition of the derivative of a map at A, in an orthonormal basis."""
     n = A.shape[-1]
     reals = n * n * (2 if A.is_complex() else 1)
     units = torch.eye(reals, dtype=torch.float64).reshape(reals, -1)

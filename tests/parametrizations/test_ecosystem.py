@@ -77,7 +77,7 @@ def tied(retraction: str = "exp") -> nn.Sequential:
 def test_safetensors_of_tied_weights(retraction, tmp_path):
     """`save_model` writes one of two tied weights, and `load_model` finds both.
 
-    It used to raise, since the counter of the missing one was made up.
+    Loading used to raise, because the step counter of the missing weight was made up.
     """
     file = tmp_path / "model.safetensors"
     saved, fresh = tied(retraction), tied(retraction)
@@ -101,10 +101,7 @@ def constrain(network: LlamaForCausalLM) -> None:
 
 
 class OrthogonalLlama(LlamaForCausalLM):
-    """The manual's recipe: constrain where the layers are made.
-
-    `from_pretrained` works.
-    """
+    """The manual's recipe for `from_pretrained`: constrain where layers are made."""
 
     built_on_meta: bool
 
@@ -214,14 +211,14 @@ def test_a_plain_checkpoint_is_constrained_after_loading(words, tmp_path):
         # 1.2e-6: twice the worst of 20 seeds
         assert_close(one, polar(old), rtol=0, atol=1.2e-6)
         assert torch.equal(two, one)
-    # the class that constrains does not find its tensors, and the error says so
+    # a class that constrains does not find its tensors in a plain checkpoint
     _, info = load(OrthogonalLlama, tmp_path)
     assert len(info["missing_keys"]) == 8 * 4
     assert len(info["unexpected_keys"]) == 8
 
 
 def forget_accelerate() -> None:
-    """Reset Accelerate's global state, which a page of the manual leaves too."""
+    """Reset Accelerate's global state, which a page of the manual also leaves set."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
@@ -317,9 +314,9 @@ def test_accelerate_trains_and_resumes(fresh_accelerate, rng, tmp_path):
 def test_functional_call_by_the_name_of_the_weight():
     """`functional_call` accepts the name of the weight.
 
-    pytorch PR#186565: torch assigns the weight, and then the old one again. So the
-    weight must be on the manifold, and the base moves. Under the name of the
-    coordinates nothing moves, under the transforms of torch.func too (test_cache.py).
+    pytorch PR#186565: torch assigns the new weight, calls, and assigns the old weight.
+    So the new weight must be on the manifold, and the base moves. Under the name of the
+    coordinates no base moves, not even in transforms of torch.func (test_cache.py).
     """
     network = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)))
     W = network[0].weight.detach().clone()

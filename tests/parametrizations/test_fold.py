@@ -62,7 +62,8 @@ class Turn(nn.Module):
 def test_what_fold_leaves_is_removed_from_the_copy_alone():
     """Removing what `fold` leaves does not affect the original.
 
-    torch's removal took its weight away, since copies share a class.
+    torch's removal used to take the weight of the original away, since copies share a
+    class.
     """
     model = nn.Sequential(nn.Linear(4, 4))
     parametrize.register_parametrization(model[0], "weight", Turn(4))
@@ -226,9 +227,9 @@ def test_bad_arguments():
 
 @pytest.mark.parametrize("map_name", ["exp", "householder"])
 def test_a_layer_folded_in_inference_mode_can_be_trained(map_name):
-    """`fold` leaves inference mode.
+    """A weight that is folded in inference mode is a normal tensor.
 
-    The weight was an inference tensor, and got no gradient, silently.
+    It used to be an inference tensor, and got no gradient, silently.
     """
     layer = isometry.orthogonal(nn.Linear(4, 4), retraction=map_name)
     with torch.inference_mode():

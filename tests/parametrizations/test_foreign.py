@@ -81,7 +81,7 @@ def test_checkpoints_of_geotorch(triv, shape):
 def test_checkpoints_in_half_precision(n):
     """A rounded checkpoint gives the weight up to rounding.
 
-    It was refused, because "it had another constraint".
+    It used to be refused, because "it had another constraint".
     """
     torch.manual_seed(shifted_seed(0))
     peer = trained(parametrizations.orthogonal(Weights((n, n), torch.float32)))
@@ -174,7 +174,8 @@ def test_the_default_map_of_torch_is_not_guessed():
 def test_a_kernel_of_the_peers_is_another_constraint(library):
     """A convolution kernel of other libraries is refused.
 
-    They have a batch of kh x kw matrices; projecting it would give another layer.
+    They treat a kernel as a batch of kh x kw matrices; projecting it would give another
+    layer.
     """
     peer = nn.Conv2d(3, 4, 3)
     if library == "torch":
@@ -295,7 +296,7 @@ def test_a_missing_weight_has_its_plain_name():
 
 
 def test_a_method_of_the_same_name_is_not_called():
-    """A module with an unrelated method `adopt` used to get the checkpoint."""
+    """A module's own method `adopt` is not called; it used to get the checkpoint."""
 
     class Kennel(nn.Linear):
         def adopt(self, dog: str) -> None:

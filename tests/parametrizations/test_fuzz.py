@@ -140,7 +140,7 @@ def call_with_other_coordinates(life: Life) -> None:
 
 
 def backward(life: Life) -> Tensor:
-    """Compare the gradient with the slow model's, and return that one."""
+    """Compare the gradient with the slow model's gradient, and return the latter."""
     return differentiate(life, lambda loss: loss.backward())
 
 
@@ -177,14 +177,14 @@ def differentiate(
     W = life.slow(twin)
     slow = times * (life.slow_output(W, inputs) - target.to(life.double)).abs() ** 2
     G_W, G = torch.autograd.grad(slow.sum(), (W, twin))
-    # The tolerance includes the weight's gradient: a reflection of a line has a zero
-    # derivative up to rounding.
+    # The gradient of the coordinates may be zero up to rounding, as for a reflection of
+    # a line, so the tolerance includes the gradient of the weight.
     atol = life.tolerance * (1 + float(G.abs().max() + G_W.abs().max()))
     assert_close(life.X.grad.to(life.double), G, rtol=0, atol=atol)
     return G
 
 
-# operations that change it
+# operations that change the weight
 
 
 def step(life: Life) -> None:
@@ -201,7 +201,7 @@ def step(life: Life) -> None:
     life.optimizer.step()
     with torch.no_grad():
         seen = life.weight.clone()
-    # created only now, since the step of any optimizer would clear the cache
+    # create the second optimizer only after the read: any step would clear the cache
     other = OPTIMIZERS[life.row.optimizer]([twin])
     other.load_state_dict(state)
     other.step()
@@ -239,7 +239,7 @@ OPERATIONS: list[Callable[[Life], object]] = [
     backward,
     backward_twice,
     backward_through_a_checkpoint,
-    # listed several times: all else matters most between two of them
+    # listed several times, since other operations matter most between two steps
     step,
     step,
     step,
@@ -291,5 +291,5 @@ def test_a_hundred_lives(sequence):
 @settings(max_examples=2000, suppress_health_check=checks, **options)
 @given(sequences)
 def test_two_thousand_lives(sequence):
-    """Two thousand random lives, each longer than in the short test."""
+    """The weight is what its state says after each of two thousand sequences."""
     live(sequence)

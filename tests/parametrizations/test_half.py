@@ -24,7 +24,7 @@ def parts(layer: nn.Module) -> set[torch.dtype]:
 @pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("order", ["cast first", "cast later"])
 def test_only_the_weight_is_narrow(order, retraction, dtype):
-    """Q^H Q is off by eps sqrt(k) at most; cast back, it is as good as before."""
+    """Q^H Q = I up to eps sqrt(k); cast back, the weight is as good as before."""
     layer = nn.Linear(32, 32)
     if order == "cast first":
         layer = isometry.orthogonal(layer.to(dtype), "weight", retraction)
@@ -39,7 +39,7 @@ def test_only_the_weight_is_narrow(order, retraction, dtype):
     assert layer.parametrizations.weight.original.grad.dtype == torch.float32
     layer.float()
     assert layer.weight.dtype == torch.float32
-    # 1e-6: the bound of the issue for the float32 weight, scaled by sqrt(n)
+    # 1e-6: what is required of a float32 weight, scaled by sqrt(n)
     assert orthonormality(layer.weight) <= 1e-6 * 32**0.5
 
 
@@ -103,7 +103,7 @@ def test_a_weight_whose_coordinates_are_double_can_be_assigned(
 ):
     """Coordinates in double precision accept an assigned weight.
 
-    torch refused to set them from coordinates in single precision.
+    torch used to refuse to set them from coordinates in single precision.
     """
     layer = nn.Linear(6, 6, dtype=torch.float64)
     isometry.orthogonal(layer, "weight", retraction, init="identity", **options)

@@ -52,7 +52,7 @@ def test_henaff_angles_are_uniform():
     theta = angles(layer.weight)
     positive = theta[theta > 0]
     assert len(positive) == 200
-    # mean and deviation of |s|: within 4 standard errors
+    # the mean of |s| is right within 4 standard errors, and its deviation within 0.2
     assert abs(positive.mean() - math.pi / 2) < 4 * math.pi / 12**0.5 / 200**0.5
     assert abs(positive.std() - math.pi / 12**0.5) < 0.2
     inside = layer.weight.detach().view(200, 2, 200, 2).transpose(1, 2)
@@ -86,7 +86,7 @@ def test_any_angle_sampler(rng):
 @pytest.mark.parametrize("shape", [(7, 3), (7, 4), (3, 7), (5, 5), (2, 6, 3)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_rectangular_init_is_the_first_columns_of_the_square_one(shape, dtype):
-    """A tall init is Q e_1, ..., Q e_k of the square one; nothing n x n is made."""
+    """A tall init has the first columns of the square one, of the larger size."""
     n, k = max(shape[-2:]), min(shape[-2:])
     layer = isometry.orthogonal(
         Weight(torch.zeros(shape, dtype=dtype)), init="henaff", generator=generator()
@@ -109,7 +109,7 @@ def test_init_on_other_groups():
 
 
 def test_zero_rows_of_an_embedding_start_at_the_origin():
-    """A row of zeros starts at (1, 0, ..., 0), also after a reset. It was NaN."""
+    """A row of zeros starts at (1, 0, ..., 0), also after a reset; it once was NaN."""
 
     class Zeros(nn.Embedding):
         def reset_parameters(self) -> None:

@@ -24,7 +24,7 @@ LAYERS = {
     "MultiheadAttention": (lambda: nn.MultiheadAttention(4, 2), "in_proj_weight"),
 }
 
-# these initializers draw parameter by parameter, and coordinates come last
+# these modules draw their parameters in order; coordinates come last, so draws differ
 RECURRENT = ("RNN", "LSTM", "GRUCell")
 
 
@@ -160,7 +160,7 @@ FILLS = {
         (fill, retraction)
         for fill in FILLS
         for retraction in ("exp", "householder")
-        # the vectors of reflections of a diagonal weight
+        # ones on the diagonal may be meant as the vectors of reflections
         if (fill, retraction) != ("eye_", "householder")
     ],
 )
@@ -249,7 +249,7 @@ def test_a_weight_of_zeros_starts_at_the_identity():
     for shape in ((4, 4), (6, 3), (3, 6)):
         layer = isometry.orthogonal(Weight(torch.zeros(shape)))
         assert_close(layer.weight, torch.eye(*shape), rtol=0, atol=1e-6)
-    # of rank one: one of the nearest orthogonal matrices, |W - Q|^2 = 4 - 2 + 1
+    # a weight of rank one starts at a nearest orthogonal Q: |W - Q|^2 = 4 - 2 + 1
     W = torch.zeros(4, 4)
     W[0, 1] = 1.0
     Q = isometry.orthogonal(Weight(W.clone())).weight.detach()

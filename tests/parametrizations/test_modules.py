@@ -169,7 +169,7 @@ def test_autocast_computes_the_weight_in_full(retraction):
 def test_a_layer_constrained_in_inference_mode_can_be_trained(
     is_made_inside, retraction, rng
 ):
-    """The mode ends with its block, and so do its effects on the weight.
+    """Inference mode ends with its block, and so do its effects on the weight.
 
     The weight used to stay where it was, without an error.
     """

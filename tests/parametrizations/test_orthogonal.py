@@ -274,7 +274,7 @@ def test_unitary_is_orthogonal_of_a_complex_weight(rng):
 def test_what_torch_computes_can_be_assigned(n, dtype, rng):
     """What torch.matrix_exp computes at n = 170 can be assigned.
 
-    It was refused: a defect of 4.5e-13 against a bound of 3.8e-13.
+    It used to be refused: a defect of 4.5e-13 against a bound of 3.8e-13.
     """
     layer = isometry.orthogonal(nn.Linear(n, n, dtype=dtype), init="identity")
     X = torch.randn(n, n, dtype=dtype, generator=rng)

@@ -96,7 +96,7 @@ def run(rank: int, checkpoint: str, kind: str, policy: dict) -> dict[str, Any]:
 
 
 def test_two_processes_are_as_one(tmp_path):
-    """Both ranks have the bits of one process, in base, counter and coordinates.
+    """Both ranks have equal bits, and the numbers of one process up to rounding.
 
     All cases share the two processes, whose start takes longer than their training.
     """

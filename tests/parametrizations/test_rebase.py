@@ -68,7 +68,8 @@ def test_momentum_moves_the_weight_as_before(name, retraction, optimizer, rng):
     assert_close(velocity(), before, rtol=0, atol=1e-13 * max(1, before.abs().max()))
     if squares is not None:
         # The second moment is raised to the square of the new momentum, and never
-        # lowered; after three steps both are below what they average.
+        # lowered. Both averages began at zero, so after three steps they are too small
+        # by the factors 1 - 0.9^3 and 1 - 0.999^3.
         floor = (real(optim.state[X]["exp_avg"]) / (1 - 0.9**3)) ** 2 * (1 - 0.999**3)
         expected = torch.maximum(real(squares), floor)
         assert_close(real(optim.state[X]["exp_avg_sq"]), expected, rtol=1e-12, atol=0)
@@ -79,7 +80,7 @@ def real(X: torch.Tensor) -> torch.Tensor:
 
 
 def problem(seed: int = 0):
-    """A rotation to be found, four eighths of a turn away, so coordinates grow."""
+    """Data of a rotation by 2.5 radians, far enough away that coordinates grow."""
     rng = new_generator(seed)
     x = torch.randn(64, 8, generator=rng, dtype=torch.float64)
     A = torch.randn(8, 8, generator=rng, dtype=torch.float64)

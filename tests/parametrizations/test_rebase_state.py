@@ -56,7 +56,7 @@ ADAMS = {
 def test_no_step_of_adam_is_longer_for_rebasing(out, inner, name):
     """Rebasing makes no step of Adam longer.
 
-    Momentum pushed onto entries with small squares made steps 14 times as long.
+    Momentum pushed onto entries with small squares used to make steps 14 times as long.
     """
     fixed, _ = longest_step(out, inner, 200, ADAMS[name])
     moving, loss = longest_step(out, inner, 200, ADAMS[name], rebase_every=50)
@@ -67,9 +67,9 @@ def test_no_step_of_adam_is_longer_for_rebasing(out, inner, name):
 
 @pytest.mark.parametrize("betas", [(0.9,), (0.9, 0.99, 0.999)])
 def test_an_optimizer_may_have_any_number_of_betas(betas):
-    """The first is for the momentum, and the second for the squares, if there is one.
+    """The first beta is for the momentum, the second, if any, for the squares.
 
-    A single one used to raise.
+    A single beta used to raise.
     """
     layer, x, y = layer_and_data(4, 4)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
@@ -86,7 +86,8 @@ def test_an_optimizer_may_have_any_number_of_betas(betas):
 def test_centered_rmsprop_stays_finite():
     """Centered RMSprop stays finite.
 
-    It subtracts its mean from the squares: pushing the mean alone gave NaN.
+    It subtracts the square of its mean gradient from its mean of squares. Pushing the
+    mean alone used to give NaN.
     """
 
     def make(p):
@@ -109,7 +110,7 @@ def test_a_removed_constraint_is_forgotten_at_once():
     The hook used to zero the parameter that torch left behind.
     """
     layer = isometry.orthogonal(nn.Linear(4, 4), rebase_every=1)
-    # layers of other tests, which a garbage collection in between would remove
+    # remove the layers of other tests now, or a later collection would change the count
     gc.collect()
     known = len(MOVING)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
@@ -147,7 +148,7 @@ def test_an_exception_in_a_step_does_not_stop_the_counting():
 
     with pytest.raises(KeyboardInterrupt):
         optimizer.step(closure)
-    # nor does it stop another optimizer while the first one still exists
+    # the exception does not stop another optimizer either, while the first one exists
     train_once(layer, torch.optim.SGD(layer.parameters(), lr=0.01))
     assert int(layer.parametrizations.weight[0].steps) == 1
     train_once(layer, optimizer)
@@ -191,7 +192,7 @@ def test_nan_does_not_reach_the_base(policy):
 
 @pytest.mark.parametrize("has_base", [True, False])
 def test_history_of_lbfgs_is_dropped_if_the_base_moves(has_base):
-    """The history is dropped if the base moves, and kept if there is none to move."""
+    """The history of LBFGS is dropped if the base moves, and kept without a base."""
     layer, x, y = layer_and_data(8, 8, use_trivialization=has_base)
     optimizer = torch.optim.LBFGS(layer.parameters())
 
@@ -251,9 +252,9 @@ def test_rebasing_under_autocast_is_in_full_precision():
 def test_momentum_of_another_dtype_is_pushed_too(by_hand):
     """Momentum of another dtype is pushed too.
 
-    `module.double()` leaves the state of an optimizer in float32. torch goes on then,
-    and so did a fixed base, but a rebase raised a RuntimeError: "m1 and m2 to have the
-    same dtype".
+    `module.double()` leaves the state of an optimizer in float32. torch goes on with
+    it, and so did a fixed base, but a rebase used to raise a RuntimeError: "m1 and m2
+    to have the same dtype".
     """
     layer = isometry.orthogonal(nn.Linear(4, 4), rebase_every=None if by_hand else 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)

@@ -53,7 +53,7 @@ def test_scaled_gradients_make_the_same_steps(policy, kernel):
 def test_a_step_that_was_skipped_is_not_counted(kernel):
     """A skipped step is not counted.
 
-    A GradScaler calls fused optimizers even then, and they used to be counted.
+    A GradScaler calls a fused optimizer for such a step, too, which used to be counted.
     """
     model = network(torch.float32, rebase_every=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **kernel)
@@ -68,7 +68,7 @@ def test_a_step_that_was_skipped_is_not_counted(kernel):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_training_under_autocast(policy, dtype):
-    """Under autocast the weight is exact in float32, and rounded once when cast."""
+    """Under autocast the weight has the precision of float32; a cast rounds it once."""
     model = network(torch.float32, **policy)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)

@@ -52,8 +52,8 @@ def test_a_checkpoint_of_another_map_is_refused(saved):
 def test_a_base_is_saved_if_and_only_if_there_is_one(saved, strict):
     """A checkpoint with a base, and a layer without, do not fit; nor vice versa.
 
-    The same coordinates mean another weight. torch spoke of an unexpected or missing
-    key, and with `strict=False` it loaded another weight silently.
+    Without the base, the coordinates mean another weight. torch used to name an
+    unexpected or missing key, and with `strict=False` it loaded that weight silently.
     """
     one, other = (
         isometry.orthogonal(nn.Linear(4, 4), det=1, use_trivialization=has_base)
@@ -102,9 +102,9 @@ def test_a_base_of_other_blocks_is_refused():
 @pytest.mark.parametrize("options", [{}, {"use_trivialization": False}])
 @pytest.mark.parametrize("retraction", MAPS)
 def test_a_checkpoint_of_the_other_field_is_refused(retraction, options, strict):
-    """A checkpoint of the other field is refused.
+    """A real layer refuses a complex checkpoint, and a complex layer a real one.
 
-    torch dropped the imaginary parts: the weight was orthogonal, but wrong.
+    torch used to drop the imaginary parts: the weight was orthogonal, but wrong.
     """
     Q = torch.eye(4)
     real = isometry.orthogonal(Weight(Q), "weight", retraction, det=1, **options)
@@ -211,7 +211,7 @@ def test_loading_by_swaps_after_a_forward_pass(retraction, grad):
     )
     with torch.set_grad_enabled(grad):
         y = layer(torch.ones(2, 4))
-    # nor does torch swap a tensor of a live graph
+    # torch swaps no tensor of a live graph either
     del y
     layer.load_state_dict(other.state_dict())
     assert torch.equal(layer.weight, other.weight)

@@ -35,7 +35,8 @@ class Tied(nn.Module):
 def test_both_uses_see_the_constrained_weight(first, retraction, dtype):
     """Both uses see the constrained weight.
 
-    The other one computed with the coordinates: logits were exactly 0.
+    The module that was not constrained itself used to compute with the coordinates, and
+    logits were exactly 0.
     """
     model = Tied(dtype)
     isometry.orthogonal(getattr(model, first), "weight", retraction)
@@ -94,7 +95,7 @@ class EqualByValue(nn.Linear):
 
 
 def test_modules_are_told_apart_by_identity():
-    """A tie of modules with an `__eq__` of their own used to raise."""
+    """Modules with an `__eq__` of their own can be tied, which used to raise."""
     first, second = EqualByValue(4, 4), EqualByValue(4, 4)
     second.weight = first.weight
     isometry.orthogonal(first)

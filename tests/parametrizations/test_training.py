@@ -86,8 +86,8 @@ def test_every_optimizer_trains(name, policy):
 def test_early_rebasing_does_not_slow_adam_down(name):
     """Early rebasing does not slow Adam down.
 
-    Moments were compared without correcting their start at zero: the loss after 60
-    steps was 0.82 (Adam), and is 0.042 with a fixed base.
+    Moments used to be compared without correcting for their start at zero: the loss
+    after 60 steps was 0.82 (Adam), and is 0.042 with a fixed base.
     """
     _, loss = longest_step(12, 12, 60, ADAMS[name], rebase_every=3)
     # 0.07: twice the worst, 0.033 (Adamax)
@@ -249,8 +249,8 @@ def test_nan_is_gone_with_the_last_checkpoint(policy):
 def test_lbfgs_with_a_line_search(policy, shape):
     """LBFGS with a line search finds the target: each evaluation sees its coordinates.
 
-    mctorch#24. Its history is about the coordinates, so it is dropped when the base
-    moves, and the search begins anew.
+    mctorch#24. The history of LBFGS is about the coordinates, so it is dropped when the
+    base moves, and the search begins anew.
     """
     n, k = shape
     rng = new_generator(0)
@@ -293,7 +293,7 @@ def test_lbfgs_with_a_line_search(policy, shape):
     assert bool(moves) == bool(policy)
     assert evaluations > 12
     assert all(after <= before + 1e-12 for before, after in pairwise(losses))
-    # 1e-7: it stops where gradients are below 1e-7; the worst loss was 3e-9
+    # 1e-7: LBFGS stops where gradients are below 1e-7; the worst loss was 3e-9
     assert losses[-1] < 1e-7
     assert orthonormality(layer.weight) <= 1e-13
 
@@ -363,7 +363,8 @@ def test_decay_of_param_groups_spares_the_coordinates(kind):
 def test_a_frozen_weight_keeps_its_bits(policy):
     """A frozen weight keeps its bits.
 
-    Its base used to move to it, which rounds: 3.6e-7 after three steps in float32.
+    Its base used to move to the weight, which rounds: by 3.6e-7 after three steps in
+    float32.
     """
     model = network(torch.float32, **policy)
     coordinates_of(model).data.normal_()

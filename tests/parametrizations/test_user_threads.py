@@ -84,7 +84,7 @@ def test_no_matrix_is_larger_than_it_must_be(retraction, shape, rng):
     """
     module = isometry.orthogonal(Weight(torch.eye(*shape)), "weight", retraction)
     X = 0.1 * torch.randn(shape, generator=rng)
-    # except for up to eight matrices that are summed up, each flattened to a row
+    # leave out sums of up to eight matrices, which are flattened to rows of one matrix
     sizes = {size for size in trained_once(module, X).sizes if min(size) > 8}
     n, k = max(shape), min(shape)
     # a tall exponential consists of 2k x 2k matrices
@@ -196,8 +196,8 @@ def test_a_checkpoint_of_the_first_version_is_read(rng):
 def test_a_model_made_on_meta_is_whole_after_loading(retraction):
     """A model made on meta is complete after loading.
 
-    adapters#805: the base stayed on meta. Here it was the name of the map, and the
-    model could not be moved.
+    adapters#805: the base stayed on meta. In isometry the name of the map used to stay
+    there, and the model could not be moved.
     """
     with torch.device("meta"):
         layer = isometry.orthogonal(nn.Linear(5, 5), "weight", retraction)

@@ -78,7 +78,7 @@ WRITES = {
 def test_a_write_to_the_coordinates_is_seen(name, gradients, comparison):
     """After any of these writes the weight is new.
 
-    They all used to return the old one.
+    All reads used to return the old weight.
     """
     layer = make()
     before = layer.weight.detach().clone()
@@ -111,7 +111,7 @@ def test_every_dtype_is_compared(dtype, gradients, comparison):
 
 
 def test_a_lazy_conjugate_is_seen(gradients, comparison):
-    """`p.data = p.data.conj()` changes no byte, but the value."""
+    """`p.data = p.data.conj()` changes the value, though no byte, and is noticed."""
     layer = make(torch.complex64)
     coordinates(layer).data.mul_(1 + 1j)
     before = layer.weight.detach().clone()
@@ -173,8 +173,8 @@ HANDED_OUT = {
 def test_a_write_to_a_weight_changes_nothing(name, gradients, comparison):
     """A write to a weight changes nothing.
 
-    The layer used to compute with it, off by 2.0 from orthogonal, while `diagnose` said
-    8e-8.
+    The layer used to compute with what was written, off by 2.0 from orthogonal, while
+    `diagnose` said 8e-8.
     """
     layer = make()
     expected = fresh(layer)
@@ -218,7 +218,7 @@ def test_vector_to_parameters(gradients):
 def test_swapping_averages_in_and_out(gradients):
     """Averages can be swapped in and out by `p.data.copy_`, as every EMA does.
 
-    The evaluation used to be of the other weights.
+    Outputs used to be those of the weights before the swap.
     """
     layer = make()
     x = torch.ones(1, N)
@@ -248,7 +248,7 @@ def _train_shared(layer: nn.Module, x: Tensor, y: Tensor) -> None:
 def test_training_in_shared_memory(gradients, rng):
     """A child trains in shared memory, and the parent sees it.
 
-    Its loss was 2.10 instead of 0.0002.
+    The parent used to see a loss of 2.10 instead of 0.0002.
     """
     layer = make().share_memory()
     x = torch.randn(32, N, generator=rng)
@@ -344,7 +344,7 @@ def test_other_devices_remember_within_a_graph_only():
 def test_threads_train_and_read_one_layer():
     """Threads train and read one layer, each with its own graph.
 
-    One used to raise because of the other's step.
+    A thread used to raise because of a step in another thread.
     """
     layer = make(n=32)
     optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
