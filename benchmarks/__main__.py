@@ -1,4 +1,4 @@
-"""Measure, record, and write figures and tables.
+"""Measure isometry against its peers, and write records, figures and tables.
 
 python -m benchmarks            # everything; records, pages, figures
 python -m benchmarks kernels    # only linalg; all other numbers stay
@@ -83,7 +83,7 @@ def measure_part(name: str, rounds: int) -> dict[str, Any]:
 
 
 def measure_quality(folder: Path) -> dict[str, Any]:
-    """Measure accuracy against seconds of training; an empty part without MNIST."""
+    """Measure accuracy against seconds of training, or return {} without MNIST."""
     if absent := quality.missing(folder):
         print(
             f"quality: skipped, because {folder} has no {absent[0]}. Pass the folder "
@@ -161,7 +161,7 @@ def main() -> None:
         "kernels": lambda: measure_kernels(options.rounds),
         **{name: partial(measure_part, name, options.rounds) for name in MODULES},
         "quality": lambda: measure_quality(options.data),
-        # this part is last, because it makes the process keep the memory that it frees
+        # last, because from then on the process keeps the memory that torch frees
         "training": lambda: measure_training(options.data, options.rounds),
     }
     for name, measure in parts.items():

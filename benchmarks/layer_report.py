@@ -196,7 +196,7 @@ def tall_section(part: dict[str, Any]) -> str:
     n, k = memory["n"], memory["k"]
     small = memory["small"]
     used = memory[layers.OURS] / MB
-    # nearly all of torch's memory holds n x n matrices
+    # nearly all of torch's memory holds n x n matrices, so it grows with n^2
     grown = (n / small[0]) ** 2
     householder, cayley = (
         grown * memory[name] / GB

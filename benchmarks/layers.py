@@ -42,8 +42,8 @@ STEPS = len(NORMS) + len(BATCHES) + 1 + 3
 def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
     """A layer with an n x k weight, constrained by the contender `name`.
 
-    With our exponential or our Cayley map, its coordinates have this norm. The time of
-    all other contenders does not depend on the norm, so they start as usual.
+    The coordinates have the norm `norm` with our exponential and our Cayley map. The
+    time of all other contenders does not depend on it, so their layers start as usual.
     """
     layer = constrain_as(orthogonal_linear(k, n, seed=0), name)
     if name in (OURS, OUR_CAYLEY) and norm > 0:
@@ -118,7 +118,10 @@ def measure_network(
 def measure_tall(
     *, n: int = 4096, k: int = 64, batch: int = 64, rounds: int, say: Progress
 ) -> dict[str, Any]:
-    """Time of a training step of a tall layer. Torch's slow steps get two rounds."""
+    """Time of a training step of a tall layer.
+
+    Torch's slow steps, and ours beside them, are timed in two rounds only.
+    """
     say(f"tall: {n} x {k}")
     x, y = data(batch, k, n)
 

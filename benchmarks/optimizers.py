@@ -155,7 +155,7 @@ class Rotation(nn.Module):
 def descend(
     optimizer: torch.optim.Optimizer, model: Rotation, problem: tuple[Tensor, Tensor]
 ) -> dict[str, list[float]]:
-    """The loss before each step, and the seconds until then."""
+    """The loss before each step, and the seconds since the start."""
     target, weights = problem
     losses, seconds = [], []
     began = time.perf_counter()

@@ -50,7 +50,7 @@ def count_products(call: Call, n: int, batch: int = 1) -> float:
     are products with a dimension of at most 4, do not count. The square of a symmetric
     or skew matrix counts as one product.
     """
-    # let torch compute all products, because its profiler does not see ours
+    # let torch compute all products, because its profiler does not see products in C
     with only_torch():
         call()
         with torch.profiler.profile(record_shapes=True) as profile:

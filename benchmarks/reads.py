@@ -73,8 +73,8 @@ def compiled_step(n: int, batch: int) -> dict[str, Call]:
 def paired(passes: dict[str, Call]) -> dict[str, Any]:
     """Best and median seconds of two calls that alternate.
 
-    A read takes less than a microsecond, so noise matters. The calls alternate in 150
-    short samples each, without a pause, so that noise of the machine affects both.
+    A constrained weight adds a few percent to a pass, so noise matters. The calls
+    alternate in 150 short samples each, so that noise of the machine affects both.
     """
     calls = [*passes.values()]
     repeats = []

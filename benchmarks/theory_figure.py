@@ -31,7 +31,7 @@ RAYS: list[tuple[str, AbstractGroup, list[float], str, str]] = [
 
 
 def element(group: AbstractGroup, *, norm: float, seed: int) -> Tensor:
-    """A random element of the algebra with this spectral norm."""
+    """A random element of the group's Lie algebra, with the spectral norm `norm`."""
     rng = torch.Generator().manual_seed(seed)
     dtype = torch.complex128 if group.is_complex else torch.float64
     X = torch.randn(group.shape, dtype=dtype, generator=rng)
@@ -54,7 +54,7 @@ def retractions(axes: Axes) -> None:
             )
             for t in steps
         ]
-        # errors below this are only rounding
+        # errors up to 2e-14 are only rounding
         points = [(t, e) for t, e in zip(steps, errors, strict=True) if e > 2e-14]
         axes.loglog(
             *zip(*points, strict=True),

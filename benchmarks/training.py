@@ -95,7 +95,7 @@ def show_help() -> None:
 
 def measure(folder: Path, *, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all cases whose data is present, and the time of `--help`."""
-    # `isometry train` does this, too
+    # `isometry train` also keeps freed memory
     keep_freed_memory()
     rows = []
     for case, threads in product(CASES, THREADS):

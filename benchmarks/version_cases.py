@@ -37,7 +37,7 @@ def _exponential(*shape: int, norm: float, dtype: torch.dtype = torch.float32) -
 
 
 def _map(function: Callable[[Tensor], Tensor], *shape: int) -> Call:
-    """Forward and backward pass of another function of a skew matrix."""
+    """Forward and backward pass of a function of skew matrices."""
     A = torch.randn(*shape, generator=_generator())
     A = (A - A.mT) / shape[-1] ** 0.5
     A.requires_grad_(True)

@@ -42,7 +42,7 @@ def variants() -> list[Variant]:
 
 
 def _make_checkout(variant: Variant, folder: Path) -> Path:
-    """Make a checkout whose package has only this library, as if from a wheel."""
+    """Make a checkout whose only library is this variant's, as if from a wheel."""
     package = folder / "src" / "isometry"
     shutil.copytree(
         ROOT / "src" / "isometry", package, ignore=shutil.ignore_patterns("__pycache__")

@@ -19,7 +19,7 @@ TITLE = re.compile(r"[\w./-]+(, [\w./-]+)*: \S.*[^.\s]")
 ENDING = re.compile(
     r"(?!(bring|need|feed|speed|embed|bias|focus)\b)\w+(ed|ing|[^s]s)\b"
 )
-# what titles git writes itself
+# beginnings of the titles that git writes itself
 OWN = ("Merge ", "Revert ", "fixup! ", "squash! ")
 # changes to these folders say what they cost or gain
 MEASURED = ("src/isometry/_backend/", "src/isometry/linalg/")

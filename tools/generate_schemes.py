@@ -13,7 +13,7 @@ $p = I + c_1 A + (c_2 I + c_3 A + c_4 A^2) A^2$.
 
 *Three products* give every such polynomial of degree 6 with $c_5 \ne 0$: if
 $\alpha = c_6 / c_5$, $P_3 = (A + \alpha A^2)(c_3 A^2 + c_5 A^4)$ has the terms in
-$A^3$, $A^5$ and $A^6$. The final combination corrects the others.
+$A^3$, $A^5$ and $A^6$. The final combination supplies the others.
 
 *Four products* reach degree 16, but with fewer free coefficients than a general
 polynomial has, and there is no closed form. The starts below are from a random search.

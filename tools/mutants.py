@@ -1,7 +1,7 @@
 """Share of mutants that the tests catch: `python -m tools.mutants CLONE [folder ...]`.
 
 A mutant is the library with one small change, such as `<=` for `<`. The files of the
-clone are changed in place and restored, so make one first: `git clone . CLONE`.
+clone are changed in place and restored, so make a clone first: `git clone . CLONE`.
 
 The suite runs once, with coverage, to learn which tests execute each line. Then the
 tests that execute the line of a mutant run against it: first the tests in the folder of

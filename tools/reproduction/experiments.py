@@ -53,7 +53,7 @@ def cheapness(*, rounds: int = 7) -> dict[str, Any]:
 
 
 def _pairs(n: int) -> Iterator[tuple[str, Call, Call]]:
-    """Training steps of size n with and without the constraint, and what they are."""
+    """Descriptions of training steps of size n; the steps, constrained and plain."""
     for times in TIMES:
         x = torch.randn(times, BATCH, 10, generator=_generator(n))
         yield (

@@ -1,4 +1,4 @@
-"""Loss at equal steps with a fixed base, and with a base that moves every 100 steps."""
+"""Loss after equally many steps, with a fixed base and with one that moves."""
 
 import statistics
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How our runs judge a claim. introduction.md states the rules for readers."""
+"""How our runs judge a claim. rules.md states the rules for readers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
