@@ -8,7 +8,7 @@ import torch
 from isometry.lab import Config, Training
 from isometry.lab._train.config import ResolvedTraining
 from isometry.lab._train.experiment import build
-from isometry.lab.paper.networks import recipe
+from isometry.lab.paper.networks import recipe_for
 from isometry.lab.tasks import MnistTask
 from tests.lab.small_runs import small
 
@@ -30,7 +30,7 @@ def test_defaults_are_written_out():
 def test_epochs_of_finite_data(options, expected):
     """MNIST has 55,000 images in 430 batches of 128, and the paper has 70 epochs."""
     config = Config("mnist", {}, Training(**options))
-    resolved = config.resolved(recipe("exprnn", MnistTask()), 430, threads=1)
+    resolved = config.resolved(recipe_for("exprnn", MnistTask()), 430, threads=1)
     assert (resolved.iterations, resolved.epochs) == (expected, None)
     assert resolved.evaluate_every == 430
 

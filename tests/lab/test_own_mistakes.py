@@ -18,7 +18,7 @@ from isometry.lab import (
 )
 from isometry.lab._cli import main
 from isometry.lab._train.experiment import build
-from isometry.lab.paper import recipe
+from isometry.lab.paper import recipe_for
 from isometry.lab.tasks import CopyingTask
 from isometry.optim import RiemannianAdam
 from tests.lab.own import NumberTask, OrderTask, Whole
@@ -146,7 +146,7 @@ def test_a_weight_on_a_manifold_needs_an_optimizer_for_manifolds(kind):
     One was refused if its own name was not in `isometry.optim`.
     """
     own = Schedule((OptimizerRecipe(kind, {"lr": 0.5}),), "tests")
-    plan = replace(recipe("rgd", CopyingTask(), 4), schedule=own)
+    plan = replace(recipe_for("rgd", CopyingTask(), 4), schedule=own)
     model = plan.make_model()
     if kind is SGD:
         with pytest.raises(ValueError, match=r"isometry\.optim, .* rgd .*; got SGD\. "):

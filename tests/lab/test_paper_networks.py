@@ -15,7 +15,7 @@ from isometry import count_parameters
 from isometry.groups import SO, U
 from isometry.lab import Recipe, SequenceModel
 from isometry.lab.paper import NETWORKS
-from isometry.lab.paper.networks import recipe as recipe_of
+from isometry.lab.paper.networks import recipe_for
 from isometry.lab.paper.protocol import SIZES
 from isometry.lab.paper.tables import PAPER
 from isometry.lab.task import AbstractTask
@@ -38,7 +38,7 @@ TASKS: dict[str, AbstractTask] = {
 def by_name(
     name: str, task: str, hidden_size: int | None = None, **options: Any
 ) -> Recipe:
-    return recipe_of(name, TASKS[task], hidden_size, **options)
+    return recipe_for(name, TASKS[task], hidden_size, **options)
 
 
 def d_k(task: str) -> tuple[int, int]:
@@ -361,14 +361,16 @@ def test_options_replace_those_of_the_task():
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match=r"`model` must be one of exprnn, .*'resnet'"):
         by_name("resnet", "copying")
-    with pytest.raises(ValueError, match=r"`task.recipe` must be one of .*'chess'"):
-        recipe_of("scornn", Chess())
+    with pytest.raises(
+        ValueError, match=r"`task.settings_of` must be one of .*'chess'"
+    ):
+        recipe_for("scornn", Chess())
 
 
 class Chess(CopyingTask):
     """A task for which the paper has no recipe."""
 
-    recipe: ClassVar[str] = "chess"
+    settings_of: ClassVar[str] = "chess"
 
 
 def test_every_printed_size_is_a_size_of_its_network():

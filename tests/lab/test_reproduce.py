@@ -16,7 +16,7 @@ from isometry.lab._cli import main
 from isometry.lab._sweep import reproduce as command
 from isometry.lab._train.command import add_arguments, read
 from isometry.lab._train.experiment import _with_training_options, make_task
-from isometry.lab.paper.networks import recipe
+from isometry.lab.paper.networks import recipe_for
 from isometry.lab.paper.protocol import PlannedRun, plan
 from isometry.lab.paper.tables import PAPER
 from isometry.lab.tasks import TASKS, MnistTask
@@ -76,7 +76,9 @@ def test_networks_of_a_plan_are_in_the_registry(what):
     name = "copying" if what.startswith("figure") else what
     task = MnistTask(permute=True) if name == "pmnist" else TASKS.find(name)()
     for run in plan(what):
-        assert recipe(run.model, task, run.hidden_size).hidden_size == run.hidden_size
+        assert (
+            recipe_for(run.model, task, run.hidden_size).hidden_size == run.hidden_size
+        )
 
 
 def parsed(words: Sequence[str]):
@@ -147,7 +149,7 @@ def test_plans_state_their_rates(what, tmp_path):
     for run in plan(what):
         config = command.config_of(run, tmp_path)
         training, task = config.training, make_task(config, trust=True)
-        usual = recipe(training.model, task, training.hidden_size)
+        usual = recipe_for(training.model, task, training.hidden_size)
         stated = _with_training_options(usual, training).optimizers
         assert training.lr is not None, run.name
         assert training.lr_ratio is not None or len(stated) == 1, run.name

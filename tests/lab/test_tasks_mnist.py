@@ -91,8 +91,8 @@ def test_permuted_pixels_are_the_same_in_another_order(root):
 
 
 def test_permuted_pixels_have_a_recipe_of_their_own():
-    assert MnistTask().recipe == "mnist"
-    assert MnistTask(permute=True).recipe == "pmnist"
+    assert MnistTask().settings_of == "mnist"
+    assert MnistTask(permute=True).settings_of == "pmnist"
 
 
 def test_fashion_is_read_in_the_same_way(root):

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from isometry.lab import evaluate
 from isometry.lab._data import speech as speakers
 from isometry.lab._data.speech import log_power, read_recording
-from isometry.lab.paper.networks import recipe
+from isometry.lab.paper.networks import recipe_for
 from isometry.lab.task import Split
 from isometry.lab.tasks import TimitTask
 from tests.lab.small_data import riff, speech, sphere, write_files
@@ -159,7 +159,7 @@ def test_padding_is_as_if_it_were_not_there(name, target, root, rng):
     batch = task.batch(0, size=4, seed=1)
     assert batch.lengths is not None
     assert batch.lengths.min() < batch.lengths.max()
-    model = recipe(name, task, 6).make_model(generator=rng)
+    model = recipe_for(name, task, 6).make_model(generator=rng)
     padded, G = gradient(task.loss(model(batch.x), batch), model)
     packed = pack_padded_sequence(batch.x, batch.lengths, enforce_sorted=False)
     outputs, _ = pad_packed_sequence(model(packed), total_length=len(batch.x))

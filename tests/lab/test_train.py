@@ -16,7 +16,7 @@ from isometry.lab._train.experiment import build
 from isometry.lab._train.loop import Step
 from isometry.lab._train.spectrum import orthogonality_error, recurrent_matrix_of
 from isometry.lab.paper import networks
-from isometry.lab.paper.networks import NETWORKS, recipe
+from isometry.lab.paper.networks import NETWORKS, recipe_for
 from isometry.lab.tasks import CopyingTask
 from isometry.optim import RiemannianSGD
 from tests.helpers import eps, shifted_seed
@@ -342,7 +342,7 @@ def test_networks_have_the_sizes_of_the_task(name, symbols):
 def test_other_sizes_keep_what_the_paper_says(rng):
     """Other sizes keep the optimizers, and Glorot's bound has the new outputs."""
     usual, other = (
-        recipe("scornn", CopyingTask(symbols=symbols), 6) for symbols in (8, 99)
+        recipe_for("scornn", CopyingTask(symbols=symbols), 6) for symbols in (8, 99)
     )
     assert other.optimizers == usual.optimizers
     weight = other.make_model(generator=rng).output.weight
@@ -362,7 +362,7 @@ class Mute(CopyingTask):
 @pytest.mark.errors
 def test_sizes_must_be_positive():
     with pytest.raises(ValueError, match="`input_size` and `output_size` must be at"):
-        recipe("exprnn", Mute())
+        recipe_for("exprnn", Mute())
 
 
 @pytest.mark.errors

@@ -301,10 +301,10 @@ class Network:
     Attributes:
         make_layer: makes the network from a task, a size, options and a source of
             initial values. `make_model` adds the output layer.
-        schedule: returns the schedule for a task's `recipe` and a size.
+        schedule: returns the schedule for a task's `settings_of` and a size.
         output: returns the initial values of the output layer for a task and a number
             of features; None if the network has its own output layer.
-        options: returns the default options for a task's `recipe` and a size.
+        options: returns the default options for a task's `settings_of` and a size.
         parts: the parts of complex hidden states that the output layer reads.
         after_step: called with the result of `make_layer` after each step.
     """

@@ -80,7 +80,7 @@ class AbstractTask(ABC):
     paths: ClassVar[frozenset[str]] = frozenset()
 
     @property
-    def recipe(self) -> str:
+    def settings_of(self) -> str:
         """Name of the built-in task whose learning rates and sizes are used here.
 
         One of "copying", "adding", "mnist", "pmnist" (permuted MNIST) and "timit".

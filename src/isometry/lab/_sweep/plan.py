@@ -204,7 +204,7 @@ def _config(task: str | None, options: Mapping[str, Any]) -> Config:
     Raises if the network is unknown.
     """
     from isometry.lab._train.experiment import check_model, make_task
-    from isometry.lab.paper.networks import recipe
+    from isometry.lab.paper.networks import recipe_for
 
     # leave out options that are None, so that they get their defaults
     values = {name: value for name, value in options.items() if value is not None}
@@ -212,5 +212,5 @@ def _config(task: str | None, options: Mapping[str, Any]) -> Config:
     training = config.training
     check_model(training, trust=True)
     instance = make_task(config, trust=True)
-    size = recipe(training.model, instance, training.hidden_size).hidden_size
+    size = recipe_for(training.model, instance, training.hidden_size).hidden_size
     return read({"task": task, **values, "hidden_size": size})[0]

@@ -165,11 +165,11 @@ class Config:
         task_options: the fields of the task.
         training: how the network is trained.
         command: the command line that repeats the run; empty for a run from Python.
-        recipe: the options of the network, including the defaults in the signature of
-            its constructor, and the options that its optimizers were given. A resumed
-            or loaded run uses these options of the network, even if the defaults have
-            changed since. The defaults of the optimizers are not recorded here, because
-            the checkpoint contains them.
+        recipe: record of the recipe: the options of the network, including the defaults
+            in the signature of its constructor, and the options that its optimizers
+            were given. A resumed or loaded run uses these options of the network, even
+            if the defaults have changed since. The defaults of the optimizers are not
+            recorded here, because the checkpoint contains them.
         about: facts about the task that reports need.
         continued: each step at which the run was resumed with options, and the options.
     """

@@ -146,7 +146,7 @@ def make_model(
     options: dict[str, Any] = config.recipe.get("options", {}) | training.model_options
     if training.model in NETWORKS.ours:
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
-    recipe = networks.recipe(training.model, task, training.hidden_size, **options)
+    recipe = networks.recipe_for(training.model, task, training.hidden_size, **options)
     recipe = _with_training_options(recipe, training)
     model = _model(recipe, training, task)
     # only a user's own network can have a schedule
@@ -233,7 +233,7 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 def _options_of(name: str, task: AbstractTask) -> list[str]:
     """Names of the options of a network that the user may set."""
-    model = networks.recipe(name, task, 2).make_model(device="meta")
+    model = networks.recipe_for(name, task, 2).make_model(device="meta")
     network = type(getattr(model, "network", model))
     names: list[str] = []
     for kind in network.__mro__:

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isometry.lab.paper.networks import NETWORKS, recipe
+    from isometry.lab.paper.networks import NETWORKS, recipe_for
 
-__all__ = ["NETWORKS", "recipe"]
+__all__ = ["NETWORKS", "recipe_for"]
 
 
 def __getattr__(name: str) -> Any:

@@ -80,7 +80,7 @@ def torch_lstm(
 
 def output_exprnn(task: AbstractTask, features: int) -> Output:
     """An output layer with He initialization for copying, and torch's otherwise."""
-    if task.recipe == "copying":
+    if task.settings_of == "copying":
         return Output(std=math.sqrt(2 / features))
     return torch_output(task, features)
 
@@ -91,7 +91,7 @@ def output_scornn(task: AbstractTask, features: int) -> Output:
     For copying, Glorot's rule also applies to the biases, which are otherwise zero.
     """
     outputs = task.output_size
-    bias = glorot(outputs, outputs) if task.recipe == "copying" else 0.0
+    bias = glorot(outputs, outputs) if task.settings_of == "copying" else 0.0
     return Output(bound=glorot(features, outputs), bias_bound=bias)
 
 
@@ -303,7 +303,7 @@ NETWORKS: Registry[Network] = Registry("model", "isometry.networks", _BUILT_IN, 
 USUAL_SIZE = 128
 
 
-def recipe(
+def recipe_for(
     model: str, task: AbstractTask, hidden_size: int | None = None, **options: Any
 ) -> Recipe:
     """How to build a network and train it on a task.
@@ -312,7 +312,7 @@ def recipe(
 
     Args:
         model: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".
-        task: the task. Its `recipe` selects learning rates, sizes and options. Its
+        task: the task. Its `settings_of` selects learning rates, sizes and options. Its
             `input_size` and `output_size` are also the network's.
         hidden_size: number of features of the hidden state. If None, the first size in
             `SIZES`, or 128 for your own network.
@@ -322,23 +322,23 @@ def recipe(
         The recipe. Its function `make_model` builds the network.
 
     Raises:
-        ValueError: if there is no such network, `task.recipe` is not known, or the task
-            has no inputs or no outputs.
+        ValueError: if there is no such network, `task.settings_of` is not known, or the
+            task has no inputs or no outputs.
     """
     network = NETWORKS.find(model)
-    if task.recipe not in EPOCHS | ITERATIONS:
+    if task.settings_of not in EPOCHS | ITERATIONS:
         raise ValueError(
-            f"`task.recipe` must be one of {', '.join(EPOCHS | ITERATIONS)}; got "
-            f"{task.recipe!r}."
+            f"`task.settings_of` must be one of {', '.join(EPOCHS | ITERATIONS)}; got "
+            f"{task.settings_of!r}."
         )
     if min(task.input_size, task.output_size) < 1:
         raise ValueError(
             f"`input_size` and `output_size` must be at least 1; got "
             f"{task.input_size} and {task.output_size}."
         )
-    sizes = SIZES.get(model, {}).get(task.recipe, (USUAL_SIZE,))
+    sizes = SIZES.get(model, {}).get(task.settings_of, (USUAL_SIZE,))
     size = sizes[0] if hidden_size is None else hidden_size
-    options = {**network.options(task.recipe, size), **options}
+    options = {**network.options(task.settings_of, size), **options}
 
     def make_model(**keywords: Any) -> nn.Module:
         return network.make_model(task, size, options, Draw(**keywords))
@@ -348,8 +348,8 @@ def recipe(
         hidden_size=size,
         make_model=make_model,
         options=options,
-        schedule=network.schedule(task.recipe, size),
+        schedule=network.schedule(task.settings_of, size),
         after_step=lambda model: network.after_step(getattr(model, "network", model)),
-        iterations=ITERATIONS.get(task.recipe),
-        epochs=EPOCHS.get(task.recipe),
+        iterations=ITERATIONS.get(task.settings_of),
+        epochs=EPOCHS.get(task.settings_of),
     )

@@ -38,7 +38,7 @@ class CopyingTask(AbstractEndlessTask):
     metric: ClassVar[str] = "accuracy"
     # reports compare the loss, because the figure of the paper shows it
     reported: ClassVar[str | None] = "loss"
-    recipe: ClassVar[str] = "copying"
+    settings_of: ClassVar[str] = "copying"
 
     lag: int = 1000
     length: int = 10

@@ -70,7 +70,7 @@ class MnistTask(AbstractTask):
             )
 
     @property
-    def recipe(self) -> str:
+    def settings_of(self) -> str:
         """Name of the paper's task whose settings are used to train networks."""
         return "pmnist" if self.permute else "mnist"
 

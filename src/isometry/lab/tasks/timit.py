@@ -60,7 +60,7 @@ class TimitTask(AbstractTask):
     neutral: ClassVar[frozenset[str]] = frozenset({"root", "scores"})
     selecting: ClassVar[frozenset[str]] = frozenset({"validation"})
     paths: ClassVar[frozenset[str]] = frozenset({"root"})
-    recipe: ClassVar[str] = "timit"
+    settings_of: ClassVar[str] = "timit"
     # inputs and outputs are spectra
     input_size: ClassVar[int] = BINS
     output_size: ClassVar[int] = BINS
