@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._sweep.view import log_of
+from isometry.lab._sweep.worker import log_of
 
 SMALL: dict[str, Any] = {
     "lag": 3,

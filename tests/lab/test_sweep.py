@@ -20,7 +20,8 @@ from isometry.lab._report.runs import read_run
 from isometry.lab._sweep import engine, local
 from isometry.lab._sweep.engine import Engine, Workers, run_all
 from isometry.lab._sweep.plan import Plan, expand, write_plan
-from isometry.lab._sweep.view import View, log_of, work
+from isometry.lab._sweep.view import View
+from isometry.lab._sweep.worker import log_of, work
 from tests.lab.fake_runs import fake_run
 from tests.lab.small_runs import assert_same_run, train
 from tests.lab.small_sweeps import SMALL, process_of, until, words

@@ -12,7 +12,7 @@ from isometry.lab._cli import main
 from isometry.lab._report.runs import read_run
 from isometry.lab._sweep.plan import expand
 from isometry.lab._sweep.ray import resources
-from isometry.lab._sweep.view import log_of
+from isometry.lab._sweep.worker import log_of
 from tests.lab.small_runs import assert_same_run, train
 from tests.lab.small_sweeps import SMALL, process_of, words
 

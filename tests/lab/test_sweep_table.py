@@ -13,7 +13,8 @@ import pytest
 from isometry.lab._report.experiments import experiments
 from isometry.lab._report.runs import Run, read_run
 from isometry.lab._report.table import aligned, results
-from isometry.lab._sweep.view import View, log_of
+from isometry.lab._sweep.view import View
+from isometry.lab._sweep.worker import log_of
 from tests.lab.fake_runs import Terminal, fake_run
 
 

@@ -16,7 +16,8 @@ from isometry.lab._report.table import results
 from isometry.lab._sweep.local import Processes
 from isometry.lab._sweep.plan import Plan, with_known_names, write_plan
 from isometry.lab._sweep.ray import Tasks
-from isometry.lab._sweep.view import GRACE, View
+from isometry.lab._sweep.view import View
+from isometry.lab._sweep.worker import GRACE
 
 Workers = Processes | Tasks
 

@@ -11,7 +11,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._sweep.view import GRACE, PAUSE, log_of, work
+from isometry.lab._sweep.worker import GRACE, PAUSE, log_of, work
 from isometry.lab._train.config import Config
 
 

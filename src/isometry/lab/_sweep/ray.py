@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isometry.lab._files import RunError
-from isometry.lab._sweep.view import PAUSE, log_of, work
+from isometry.lab._sweep.worker import PAUSE, log_of, work
 from isometry.lab._train.config import Config
 
 # maximum number of times that a run is resumed after its worker has died
