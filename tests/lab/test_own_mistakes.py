@@ -212,6 +212,20 @@ def test_a_missing_import_in_a_module_is_its_own_error(words, tmp_path, monkeypa
 
 
 @pytest.mark.errors
+def test_a_note_of_another_library_asks_for_no_traceback(monkeypatch, tmp_path, capsys):
+    """Only errors that isometry has marked get a traceback, not all with a note."""
+
+    def check(self: CopyingTask) -> None:
+        error = ValueError("a file that went wrong")
+        error.add_note("a note of another library")
+        raise error
+
+    monkeypatch.setattr(CopyingTask, "check", check)
+    assert main(["train", "copying", "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == "isometry: a file that went wrong\n"
+
+
+@pytest.mark.errors
 def test_only_classes_are_registered():
     """Python's error about `__name__` used to be raised."""
     with pytest.raises(TypeError, match=r"must be .*; got 3"):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isometry.lab._data.get import get_data
+    from isometry.lab._errors import RunError
     from isometry.lab._evaluation import evaluate
-    from isometry.lab._files import RunError
     from isometry.lab._report.command import write_report
     from isometry.lab._train.config import Config, Training
     from isometry.lab._train.experiment import register
@@ -36,7 +36,7 @@ _EXPORTS = {
     "network": ("Recipe", "Schedule", "OptimizerRecipe", "SequenceModel"),
     "_train.config": ("Config", "Training"),
     "_train.run": ("RunOutcome", "train", "resume", "load_model"),
-    "_files": ("RunError",),
+    "_errors": ("RunError",),
     "_train.experiment": ("register",),
     "_report.command": ("write_report",),
     "_data.get": ("get_data",),

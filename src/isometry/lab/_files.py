@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
+from isometry.lab._errors import RunError
+
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
@@ -50,10 +52,6 @@ class Summary(TypedDict):
     source: str
     # the `final_scores` of the task, keyed by split and name, if it has any
     scores: NotRequired[dict[str, dict[str, float]]]
-
-
-class RunError(Exception):
-    """A run cannot begin, continue or be read. The message says why, and what to do."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:

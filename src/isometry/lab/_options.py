@@ -19,6 +19,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
+from isometry.lab._errors import require_traceback
 from isometry.lab._pairs import Pairs, pair, value_of
 
 # how an option refers to a user's own class: package.module:Class
@@ -358,9 +359,7 @@ class Registry(Generic[Thing]):
             return pkgutil.resolve_name(name)
         except (AttributeError, ModuleNotFoundError, TypeError, ValueError) as error:
             if not _is_missing(module, error):
-                # The user's module raised the error, so the user needs a traceback. The
-                # command line prints one if the error has a note.
-                error.add_note(f"isometry: raised by the import of {module}")
+                require_traceback(error, f"raised by the import of {module}")
                 raise
             raise ValueError(
                 f"`{self.what}` must name a class that can be imported; got {name}: "

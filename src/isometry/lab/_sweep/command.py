@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._files import RunError
+from isometry.lab._errors import RunError
 from isometry.lab._options import add_fields, as_typed, make, option_of
 from isometry.lab._sweep import plan
 from isometry.lab._sweep.engine import Engine, sweep

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isometry.lab import _files as files
-from isometry.lab._files import RunError
+from isometry.lab._errors import RunError
 from isometry.lab._train.command import read
 from isometry.lab._train.config import Config, Training
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._files import RunError
+from isometry.lab._errors import RunError
 from isometry.lab._sweep.worker import PAUSE, log_of, work
 from isometry.lab._train.config import Config
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from isometry.lab._files import RunError
+from isometry.lab._errors import RunError, needs_traceback
 from isometry.lab._train.config import Config
 
 # A run that is told to stop has this many seconds to write its checkpoint. After that,
@@ -47,7 +47,7 @@ def work(folder: Path, config: Config) -> str:
         # tells the user about it.
         except Exception as error:  # noqa: BLE001 - see above
             known = (RunError, ValueError, TypeError, FileNotFoundError)
-            if isinstance(error, known) and not hasattr(error, "__notes__"):
+            if isinstance(error, known) and not needs_traceback(error):
                 sys.stderr.write(f"isometry: {error}\n")
                 return str(error)
             traceback.print_exc()

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from isometry.lab import _options
-from isometry.lab._files import RunError, Status, Summary, divergence, resume_command
+from isometry.lab._errors import RunError, needs_traceback
+from isometry.lab._files import Status, Summary, divergence, resume_command
 from isometry.lab._train.config import Config, Training, check_changes
 
 # the exit code for each status of a run; 130 is the usual code after Ctrl-C
@@ -91,7 +92,7 @@ def _find_task(name: str, parser: argparse.ArgumentParser, reserved: set[str]) -
     try:
         task = TASKS.find(name, trust=True)
     except (ValueError, TypeError) as error:
-        if hasattr(error, "__notes__"):
+        if needs_traceback(error):
             raise
         parser.error(f"argument TASK: {error}")
     names = sorted(field.name for field in fields(task))
@@ -139,7 +140,7 @@ def main(options: argparse.Namespace) -> int:
             config, out = read(values)
             outcome = train(config, out)
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
-        if hasattr(error, "__notes__"):
+        if needs_traceback(error):
             raise
         # Spell options as on the command line. If there is a file, spell only the typed
         # options that way, since the error may be about an option in the file.

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from isometry.lab._files import CONFIG, RunError, damaged
+from isometry.lab._errors import RunError
+from isometry.lab._files import CONFIG, damaged
 from isometry.lab._options import check_types, option_of, select, spell
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import isometry.optim
+from isometry.lab._errors import require_traceback
 from isometry.lab._options import Registry, make, suggestion
 from isometry.lab._train.config import Config, ResolvedTraining, Training
 from isometry.lab.network import OptimizerRecipe, Recipe, Schedule
@@ -212,9 +213,8 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
     except (TypeError, ValueError, RuntimeError) as error:
         options = training.model_options
         if not options and training.model not in NETWORKS.ours:
-            # The error is in the user's class, so the user needs a traceback. The
-            # command line prints one if the error has a note.
-            error.add_note(f"isometry: raised by the constructor of {training.model}")
+            # the error is in the user's class, not in an option
+            require_traceback(error, f"raised by the constructor of {training.model}")
         if not options or isinstance(error, ValueError):
             raise
         names = _options_of(training.model, task)

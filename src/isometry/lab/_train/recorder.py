@@ -15,7 +15,8 @@ from typing import Any, TextIO
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from isometry.lab._files import CHECKPOINT, Metrics, RunError, write_atomically
+from isometry.lab._errors import RunError
+from isometry.lab._files import CHECKPOINT, Metrics, write_atomically
 from isometry.lab._train.experiment import Experiment
 
 KEY = "isometry"

@@ -12,7 +12,8 @@ from torch import nn
 
 import isometry
 from isometry.lab import _files as files
-from isometry.lab._files import RunError, Status, Summary
+from isometry.lab._errors import RunError, require_traceback
+from isometry.lab._files import Status, Summary
 from isometry.lab._process import Ranks, environment, joined, revision
 from isometry.lab._train import recorder as records
 from isometry.lab._train.config import Config, Training, read_config
@@ -298,9 +299,8 @@ def _train_to_end(trainer: Trainer) -> RunOutcome:
             f"then resume the run: {again}"
         ) from error
     except (ValueError, TypeError) as error:
-        # The options were checked before, so this error is not about them, and the user
-        # needs a traceback. The command line prints one if the error has a note.
-        error.add_note(f"isometry: raised after {trainer.state.step} steps of the run")
+        # the options were checked before, so this error is not about them
+        require_traceback(error, f"raised after {trainer.state.step} steps of the run")
         raise
     scores: Mapping[str, Any] = {}
     if status == "finished" and trainer.ranks.is_first:

@@ -6,7 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._files import RunError, as_json, create, data_folder
+from isometry.lab._errors import RunError
+from isometry.lab._files import as_json, create, data_folder
 from isometry.lab._options import suggestion
 from isometry.lab.bench import PEERS, SUITE_NAMES, installed
 
