@@ -17,7 +17,7 @@ from benchmarks.records import reached, table
 from isometry.lab import Config, Training
 from isometry.lab._process import Ranks, keep_freed_memory
 from isometry.lab._train.experiment import Experiment, build
-from isometry.lab._train.loop import Step
+from isometry.lab._train.loop import begin_step
 from isometry.lab.bench import BARE
 from isometry.lab.bench.suites import bare
 from isometry.lab.bench.timing import Call, interleave
@@ -62,12 +62,12 @@ def training_step(experiment: Experiment) -> Call:
     """A step of the loop of `isometry train`, on a new batch each time."""
     ranks, indices = Ranks(0, 1, CPU), count()
 
-    def step() -> None:
-        update = Step(experiment, experiment.model, ranks, next(indices))
-        update.agree(interrupt=False)
-        update.update()
+    def call() -> None:
+        step = begin_step(experiment, experiment.model, ranks, next(indices))
+        step.agree(interrupt=False)
+        step.update()
 
-    return step
+    return call
 
 
 def measure_case(case: Case, threads: int, folder: Path, rounds: int) -> dict[str, Any]:

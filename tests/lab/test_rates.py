@@ -9,7 +9,7 @@ import torch
 from isometry.lab import OptimizerRecipe, Schedule, register, train
 from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
-from isometry.lab._train.loop import Step
+from isometry.lab._train.loop import begin_step
 from tests.lab.small_runs import assert_same_run, small
 
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ def test_rates_decay_to_zero_over_the_run(decay, factors, model):
     first = [group["lr"] for group in groups]
     assert len(first) > 1
     for index, factor in enumerate(factors):
-        Step(experiment, experiment.model, Ranks(0, 1, CPU), index).update()
+        begin_step(experiment, experiment.model, Ranks(0, 1, CPU), index).update()
         expected = [factor * lr for lr in first]
         assert [group["lr"] for group in groups] == pytest.approx(expected, rel=1e-12)
 
@@ -45,7 +45,7 @@ def test_a_gradient_is_clipped_to_its_norm(options):
     norm, grads = 1e-3, []
     for more in ({}, {"clip_norm": norm}):
         experiment = build(small(**options, **more), CPU)
-        Step(experiment, experiment.model, Ranks(0, 1, CPU), 0).update()
+        begin_step(experiment, experiment.model, Ranks(0, 1, CPU), 0).update()
         parts = [p.grad for p in experiment.model.parameters() if p.grad is not None]
         # real numbers: a complex gradient counts as two
         grads.append(torch.cat([p.to(torch.cfloat).flatten() for p in parts]))

@@ -13,7 +13,7 @@ import torch
 from isometry.lab import Config, RunError, Training, resume, train
 from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
-from isometry.lab._train.loop import Step
+from isometry.lab._train.loop import Step, begin_step
 from isometry.lab._train.spectrum import orthogonality_error, recurrent_matrix_of
 from isometry.lab.paper import networks
 from isometry.lab.paper.networks import NETWORKS, recipe_for
@@ -264,7 +264,7 @@ def test_layers_of_torch_have_no_recurrent_map(name, tmp_path):
 def test_a_step_is_that_of_torch():
     """A step has the gradients of the task's loss and the recipe's optimizers."""
     one, two = build(small(), CPU), build(small(), CPU)
-    step = Step(one, one.model, Ranks(0, 1, CPU), 0)
+    step = begin_step(one, one.model, Ranks(0, 1, CPU), 0)
     step.agree(interrupt=False)
     step.update()
     batch = two.task.batch(0, size=4, seed=shifted_seed(5544))
@@ -332,7 +332,7 @@ def test_networks_have_the_sizes_of_the_task(name, symbols):
     experiment: Any = build(Config("copying", options, training), CPU)
     assert experiment.model.output.out_features == symbols + 1
     assert experiment.model.network.input_size == symbols + 2
-    step = Step(experiment, experiment.model, Ranks(0, 1, CPU), 0)
+    step = begin_step(experiment, experiment.model, Ranks(0, 1, CPU), 0)
     loss, _ = step.agree(interrupt=False)
     step.update()
     assert math.isfinite(loss)

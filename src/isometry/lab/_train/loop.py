@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -28,19 +28,14 @@ SPLITS: tuple[Split, ...] = ("validation", "test")
 Measure = Callable[[Callable[[Tensor], Tensor], Split, int], dict[str, float]]
 
 
+@dataclass
 class Step:
-    """One training step, on this process's part of the batch.
-
-    A new step sets the global seed, draws its batch, and computes the loss.
-
-    Args:
-        experiment: the task, the model and its optimizers.
-        model: the model of the experiment; with several processes, wrapped so that its
-            gradients are averaged over all processes.
-        ranks: the rank of this process among the processes that share each batch.
-        index: index of the step, counting from 0.
+    """One training step, on this process's part of the batch; see `begin_step`.
 
     Attributes:
+        experiment: the task, the model and its optimizers.
+        ranks: the rank of this process among the processes that share each batch.
+        index: index of the step, counting from 0.
         batch: this process's part of the batch.
         weights: weights of this part in the means of the loss and the metrics, keyed
             by name, from `task.weights`.
@@ -51,23 +46,14 @@ class Step:
             gradient of the mean loss of the whole batch.
     """
 
-    share = 1.0
-
-    def __init__(
-        self, experiment: Experiment, model: nn.Module, ranks: Ranks, index: int
-    ) -> None:
-        self.experiment, self.ranks, self.index = experiment, ranks, index
-        task, training = experiment.task, experiment.training
-        # set the seed at each step, so that dropout is the same in a resumed run
-        torch.manual_seed((training.seed << 32) + index * ranks.count + ranks.rank)
-        part = {"rank": ranks.rank, "ranks": ranks.count}
-        on_cpu = task.batch(index, size=training.batch_size, seed=training.seed, **part)
-        self.weights = task.weights(on_cpu)
-        x, y, lengths = on_cpu
-        lengths = None if lengths is None else lengths.to(ranks.device)
-        self.batch = Batch(x.to(ranks.device), y.to(ranks.device), lengths)
-        self.outputs: Tensor = model(self.batch.x)
-        self.loss = task.loss(self.outputs, self.batch)
+    experiment: Experiment
+    ranks: Ranks
+    index: int
+    batch: Batch
+    weights: Mapping[str, int]
+    outputs: Tensor
+    loss: Tensor
+    share: float = 1.0
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
         """The loss of the whole batch, and whether any process was told to stop.
@@ -112,6 +98,35 @@ class Step:
         return means
 
 
+def begin_step(
+    experiment: Experiment, model: nn.Module, ranks: Ranks, index: int
+) -> Step:
+    """Set the global seed, draw a batch, and compute the loss.
+
+    Args:
+        experiment: the task, the model and its optimizers.
+        model: the model of the experiment; with several processes, wrapped so that its
+            gradients are averaged over all processes.
+        ranks: the rank of this process among the processes that share each batch.
+        index: index of the step, counting from 0.
+
+    Returns:
+        The step, whose gradients are not computed yet.
+    """
+    task, training = experiment.task, experiment.training
+    # set the seed at each step, so that dropout is the same in a resumed run
+    torch.manual_seed((training.seed << 32) + index * ranks.count + ranks.rank)
+    part = {"rank": ranks.rank, "ranks": ranks.count}
+    on_cpu = task.batch(index, size=training.batch_size, seed=training.seed, **part)
+    weights = task.weights(on_cpu)
+    x, y, lengths = on_cpu
+    lengths = None if lengths is None else lengths.to(ranks.device)
+    batch = Batch(x.to(ranks.device), y.to(ranks.device), lengths)
+    outputs = model(batch.x)
+    loss = task.loss(outputs, batch)
+    return Step(experiment, ranks, index, batch, weights, outputs, loss)
+
+
 @dataclass
 class Trainer:
     """Trains the model of an experiment, in one of the processes of a run.
@@ -141,7 +156,7 @@ class Trainer:
         with Signals() as signals:
             while state.step < training.iterations:
                 begin, cpu = time.perf_counter(), time.process_time()
-                step = Step(experiment, model, self.ranks, state.step)
+                step = begin_step(experiment, model, self.ranks, state.step)
                 loss, stop = step.agree(interrupt=signals.received)
                 if state.first_loss is None:
                     state.first_loss = loss
