@@ -90,12 +90,14 @@ class Step:
     def metrics(self) -> dict[str, float]:
         """The metrics of the task on the whole batch, over all processes."""
         means = metrics_of(self.experiment.task, self.outputs.detach(), self.batch)
-        if self.ranks.count > 1:
-            for name, mean in means.items():
-                weight = self.weights.get(name, self.weights["loss"])
-                total, count = self.ranks.sum(weight * mean, weight)
-                means[name] = total / count
-        return means
+        if self.ranks.count == 1 or not means:
+            return means
+        weights = [self.weights.get(name, self.weights["loss"]) for name in means]
+        products = [w * mean for w, mean in zip(weights, means.values(), strict=True)]
+        # add up all numbers in one message: first the products, then the weights
+        totals = self.ranks.sum(*products, *weights)
+        sums, counts = totals[: len(means)], totals[len(means) :]
+        return {n: s / c for n, s, c in zip(means, sums, counts, strict=True)}
 
 
 def begin_step(
