@@ -342,17 +342,18 @@ USUAL = Schedule(
 )
 
 
-def accept(kind: Any) -> Network:
+def accept(value: Any) -> Network:
     """Check a user's own network class, and make a `Network` of it.
 
     A value that is already a `Network` is returned unchanged.
     """
-    if isinstance(kind, Network):
-        return kind
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+    if isinstance(value, Network):
+        return value
+    if not (isinstance(value, type) and issubclass(value, nn.Module)):
         raise TypeError(
-            f"`model` must be a class that derives from torch.nn.Module; got {kind!r}."
+            f"`model` must be a class that derives from torch.nn.Module; got {value!r}."
         )
+    kind: Any = value
     signature = inspect.signature(kind)
     # a class that takes `output_size` has its own output layer; others are given one
     has_output = "output_size" in signature.parameters

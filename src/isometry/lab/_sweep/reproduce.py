@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "only these runs, in this order; `--dry-run` shows the names of all runs"
     add("--runs", nargs="+", metavar="NAME", help=text)
     add("--skip", nargs="+", metavar="NAME", default=(), help="all runs except these")
-    usual, text = data_folder() / "reproduce", "folder of runs and report (%(default)s)"
+    usual = data_folder() / "reproduce"
+    text = "folder of runs and report (%(default)s)"
     add("--out", type=Path, metavar="DIR", default=usual, help=text)
     text = "folder of the TIMIT corpus; for `recorded`, of its free sample"
     add("--timit", type=Path, metavar="DIR", help=text)

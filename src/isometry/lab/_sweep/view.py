@@ -38,10 +38,16 @@ class View:
     def __init__(
         self, out: Path, names: Iterable[str], *, total: int, done: int
     ) -> None:
-        self.out, self.total, self.done = out, total, done
-        self.running, self.failed = list[str](), dict[str, str]()
-        self.stream, self.live = sys.stderr, sys.stderr.isatty()
-        self.height, self.shown = 0, time.monotonic()
+        self.out = out
+        self.total = total
+        self.done = done
+        self.running: list[str] = []
+        self.failed: dict[str, str] = {}
+        self.stream = sys.stderr
+        self.live = sys.stderr.isatty()
+        # number of lines of the view on the terminal, and when it was last updated
+        self.height = 0
+        self.shown = time.monotonic()
         # The logs may hold the output of earlier attempts. A run has begun, on this
         # machine or on another, when its log is larger than the size stored here.
         self.waiting = {name: self._log_size(name) for name in names}

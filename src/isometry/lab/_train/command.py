@@ -110,8 +110,11 @@ def _summary(task: type) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry train` to its parser."""
-    resume = "resume the run in this folder; to continue a finished run, add "
-    add_tasks(parser, _add_own, resume=f"{resume}`--iterations` or `--epochs`")
+    resume = (
+        "resume the run in this folder; to continue a finished run, add "
+        "`--iterations` or `--epochs`"
+    )
+    add_tasks(parser, _add_own, resume=resume)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -229,10 +232,16 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
     add = functools.partial(parser.add_argument, type=Path, default=argparse.SUPPRESS)
-    spelling = "spelled with underscores; options on the command line take precedence"
-    add("--config", metavar="FILE", help=f"TOML file with options, {spelling}")
-    text = "folder of the run, which must not exist; by default a new one under the "
-    add("--out", metavar="DIR", help=f"{text}user's data directory")
+    text = (
+        "TOML file with options, spelled with underscores; options on the command line "
+        "take precedence"
+    )
+    add("--config", metavar="FILE", help=text)
+    text = (
+        "folder of the run, which must not exist; by default a new one under the "
+        "user's data directory"
+    )
+    add("--out", metavar="DIR", help=text)
 
 
 def _verdict(folder: Path, summary: Summary) -> str:

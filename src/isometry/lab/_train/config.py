@@ -39,6 +39,8 @@ _REASONS = {
 # divide the rate by numbers such as 0.001, and torch raises an error if the quotient
 # exceeds 3.4e38, the largest float32.
 LARGEST = 1e15
+# the smallest value of an option that must be positive
+SMALLEST = math.nextafter(0.0, 1.0)
 
 # The types of the entries of `config.json` that `Training` does not check. A wrong
 # `task` is refused when the task is looked up.
@@ -54,7 +56,7 @@ _FROM_ZERO = ("lr", "lr_ratio", "solved")
 _BOUNDS: dict[str, tuple[str, float, float]] = {
     **dict.fromkeys(_COUNTS, ("at least 1", 1, math.inf)),
     **dict.fromkeys(_FROM_ZERO, (f"a number from 0 to {LARGEST:g}", 0, LARGEST)),
-    "clip_norm": (f"a positive number up to {LARGEST:g}", math.ulp(0.0), LARGEST),
+    "clip_norm": (f"a positive number up to {LARGEST:g}", SMALLEST, LARGEST),
     "solved_for": ("at least 0", 0, math.inf),
     "seed": ("in [0, 2^31)", 0, 2**31 - 1),
 }

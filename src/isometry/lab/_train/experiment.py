@@ -220,10 +220,10 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
         names = _options_of(training.model, task)
         unknown = [name for name in options if name not in {*names, *_RENAMED}]
         reason = suggestion(unknown[0], names) if unknown else f" {error}."
-        listed, known = ", ".join(unknown or options), ", ".join(names) or "no options"
         raise ValueError(
-            f"`model_options` must be options of {recipe.name}; got {listed}.{reason} "
-            f"It has {known}."
+            f"`model_options` must be options of {recipe.name}; got "
+            f"{', '.join(unknown or options)}.{reason} It has "
+            f"{', '.join(names) or 'no options'}."
         ) from error
 
 

@@ -195,9 +195,11 @@ class Trainer:
         they have the same weights.
         """
         state, task, model = self.state, self.experiment.task, self.experiment.model
-        error, angle = orthogonality_error(model), largest_angle(model)
-        extra = {} if error is None else {"orthogonality": error}
-        extra |= {} if angle is None else {"largest_angle": angle}
+        extra: dict[str, float] = {}
+        if (error := orthogonality_error(model)) is not None:
+            extra["orthogonality"] = error
+        if (angle := largest_angle(model)) is not None:
+            extra["largest_angle"] = angle
         means = self.on_splits(functools.partial(evaluate, task))
         for split in SPLITS:
             if means[split]:

@@ -77,9 +77,12 @@ def pack(
         # back into integers
         values: dict[int, dict[str, Any]] = {}
         for index, entries in packed["state"].items():
-            moments = {k: v for k, v in entries.items() if isinstance(v, Tensor)}
-            tensors |= {f"optimizer.{i}.{index}.{k}": v for k, v in moments.items()}
-            values[index] = {k: v for k, v in entries.items() if k not in moments}
+            values[index] = {}
+            for name, entry in entries.items():
+                if isinstance(entry, Tensor):
+                    tensors[f"optimizer.{i}.{index}.{name}"] = entry
+                else:
+                    values[index][name] = entry
         plain.append({"state": values, "param_groups": packed["param_groups"]})
     metadata = json.dumps({"state": header, "optimizers": plain})
     whole = {name: value.detach().contiguous() for name, value in tensors.items()}
@@ -260,7 +263,8 @@ class Progress:
             extra: measurements of the network itself, such as its orthogonality error.
         """
         parts = [f"{split} {_listed(m)}" for split, m in means.items() if m]
-        parts += [_listed(extra)] if extra else []
+        if extra:
+            parts.append(_listed(extra))
         self.say(f"{self.position()}  {';  '.join(parts)}")
 
     def say(self, text: str) -> None:

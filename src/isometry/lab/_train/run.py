@@ -377,6 +377,8 @@ def _greeting(experiment: Experiment, folder: Path | None, step: int) -> str:
     training, count = experiment.training, isometry.count_parameters(experiment.model)
     sizes = f"n = {training.hidden_size}, {count} parameters"
     parts = [f"{config.task}: {training.model}, {sizes}"]
-    parts += [] if baseline is None else [f"baseline {baseline:.5g}"]
-    parts += [f"from step {step}"] if step else []
+    if baseline is not None:
+        parts.append(f"baseline {baseline:.5g}")
+    if step:
+        parts.append(f"from step {step}")
     return f"{', '.join(parts)}; {folder}"

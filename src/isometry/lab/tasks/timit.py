@@ -108,7 +108,8 @@ class TimitTask(AbstractTask):
     def weights(self, batch: Batch) -> dict[str, int]:
         """Number of valid frames in a batch; for "padded_mse", number of all frames."""
         assert batch.lengths is not None
-        valid, (steps, size) = int(batch.lengths.sum()), batch.y.shape[:2]
+        valid = int(batch.lengths.sum())
+        steps, size = batch.y.shape[:2]
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
 
     def check(self) -> None:
