@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from isometry.lab import _cli, register
+from isometry.lab import _cli, register, resume, train
 from isometry.lab._options import spell
 from isometry.lab._pairs import pair
+from isometry.lab._train.config import read_config
 from isometry.lab._train.experiment import build
+from isometry.nn import ExpRNN
 from tests.lab.small_runs import small
 
 TRAIN = ["train", "copying", "--lag", "5", "--length", "2", "--iterations", "1"]
@@ -78,6 +80,29 @@ def test_all_options_of_ones_own_network_are_recorded():
     register(Moody, name="moody")
     recipe = build(small(model="moody"), torch.device("cpu")).config.recipe
     assert recipe["options"] == {"mode": "fast"}
+
+
+class Nested(nn.Module):
+    """A network with its own output layer, whose recurrent part is called `network`."""
+
+    def __init__(self, input_size: int, hidden_size: int, output_size: int) -> None:
+        super().__init__()
+        self.network = ExpRNN(input_size, hidden_size)
+        self.head = nn.Linear(hidden_size, output_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.network(x)[0])
+
+
+def test_a_network_of_ones_own_may_have_a_network_inside(tmp_path):
+    """The options of the inner network were recorded as options of the outer one.
+
+    A resumed run then failed: "unexpected keyword argument 'num_layers'".
+    """
+    register(Nested, name="nested")
+    train(small(model="nested", iterations=2), tmp_path / "run")
+    assert read_config(tmp_path / "run").recipe["options"] == {}
+    assert resume(tmp_path / "run", iterations=4).summary["status"] == "finished"
 
 
 @pytest.mark.errors

@@ -285,6 +285,11 @@ class SequenceModel(nn.Module):
         return self.output(H)
 
 
+def network_of(model: nn.Module) -> nn.Module:
+    """The network inside a `SequenceModel`; any other model is a network itself."""
+    return model.network if isinstance(model, SequenceModel) else model
+
+
 def one_hot_inputs(classes: int, network: nn.Module, inputs: tuple) -> tuple:
     """A forward pre-hook that replaces class indices, if any, with one-hot vectors."""
     x, *rest = inputs

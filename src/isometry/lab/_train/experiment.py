@@ -14,7 +14,7 @@ import isometry.optim
 from isometry.lab._errors import require_traceback
 from isometry.lab._options import Registry, make, suggestion
 from isometry.lab._train.config import Config, ResolvedTraining, Training
-from isometry.lab.network import OptimizerRecipe, Recipe, Schedule
+from isometry.lab.network import OptimizerRecipe, Recipe, Schedule, network_of
 from isometry.lab.paper import networks
 from isometry.lab.paper.networks import NETWORKS
 from isometry.lab.task import AbstractTask
@@ -151,7 +151,7 @@ def make_model(
     recipe = _with_training_options(recipe, training)
     model = _model(recipe, training, task)
     # only a user's own network can have a schedule
-    if hasattr(type(getattr(model, "network", model)), "schedule"):
+    if hasattr(type(network_of(model)), "schedule"):
         _check_parameters(recipe, model)
     return task, recipe, model
 
@@ -234,7 +234,7 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def _options_of(name: str, task: AbstractTask) -> list[str]:
     """Names of the options of a network that the user may set."""
     model = networks.recipe_for(name, task, 2).make_model(device="meta")
-    network = type(getattr(model, "network", model))
+    network = type(network_of(model))
     names: list[str] = []
     for kind in network.__mro__:
         parameters = inspect.signature(kind.__init__).parameters.values()
@@ -334,7 +334,7 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
 
 def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
     """The recipe as stored in `config.json`, with the network's current defaults."""
-    network = getattr(model, "network", model)
+    network = network_of(model)
     parameters = inspect.signature(type(network).__init__).parameters.values()
     plain = int | float | str | None
     usual = {p.name: p.default for p in parameters if isinstance(p.default, plain)}

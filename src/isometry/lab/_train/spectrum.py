@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from isometry._orthonormal import unitarity_defect
 from isometry.groups import AbstractRetraction
+from isometry.lab.network import network_of
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._coordinates import constrained
 
@@ -22,7 +23,7 @@ def recurrent_matrix_of(model: nn.Module) -> Tensor | None:
         The matrix (n, n); if the cell has gates, the first of its matrices. None if the
         network itself is not from `isometry.nn`, or if the matrix is not finite.
     """
-    network = getattr(model, "network", model)
+    network = network_of(model)
     if not isinstance(network, AbstractRecurrent):
         return None
     W = network.typed_cells()[0].recurrent_matrix().detach()

@@ -25,6 +25,7 @@ from isometry.lab.network import (
     Recipe,
     Schedule,
     accept,
+    network_of,
     torch_output,
 )
 from isometry.lab.paper.protocol import EPOCHS, ITERATIONS, SIZES
@@ -349,7 +350,7 @@ def recipe_for(
         make_model=make_model,
         options=options,
         schedule=network.schedule(task.settings_of, size),
-        after_step=lambda model: network.after_step(getattr(model, "network", model)),
+        after_step=lambda model: network.after_step(network_of(model)),
         iterations=ITERATIONS.get(task.settings_of),
         epochs=EPOCHS.get(task.settings_of),
     )
