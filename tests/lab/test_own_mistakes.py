@@ -105,9 +105,9 @@ def test_a_schedule_names_parameters_or_modules(name, count, monkeypatch, tmp_pa
     """
     monkeypatch.setattr(Whole, "schedule", schedule(name))
     train(config(model=WHOLE), tmp_path / "run")
-    recipe = build(config(model=WHOLE), torch.device("cpu"))
-    assert [o.defaults["lr"] for o in recipe.optimizers] == [0.25, 0.5]
-    sizes = [len(o.param_groups[0]["params"]) for o in recipe.optimizers]
+    experiment = build(config(model=WHOLE), torch.device("cpu"))
+    assert [o.defaults["lr"] for o in experiment.optimizers] == [0.25, 0.5]
+    sizes = [len(o.param_groups[0]["params"]) for o in experiment.optimizers]
     assert sizes == [count, 7 - count]
 
 

@@ -286,7 +286,7 @@ def test_rates_of_the_appendix():
         ("pmnist", 360, 7e-4),
         ("timit", 322, 7e-4),
     ):
-        rest, slow = by_name("exprnn", task, size).optimizers
+        rest, slow = by_name("exprnn", task, size).schedule.optimizers
         assert rest.options["lr"] == lr
         assert slow.options["lr"] == pytest.approx(lr / 10)
         assert rest.optimizer_class is (Adam if task == "timit" else RMSprop)

@@ -150,7 +150,7 @@ def test_plans_state_their_rates(what, tmp_path):
         config = command.config_of(run, tmp_path)
         training, task = config.training, make_task(config, trust=True)
         usual = recipe_for(training.model, task, training.hidden_size)
-        stated = _with_training_options(usual, training).optimizers
+        stated = _with_training_options(usual, training).schedule.optimizers
         assert training.lr is not None, run.name
         assert training.lr_ratio is not None or len(stated) == 1, run.name
         if run.name in known:

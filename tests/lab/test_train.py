@@ -344,7 +344,7 @@ def test_other_sizes_keep_what_the_paper_says(rng):
     usual, other = (
         recipe_for("scornn", CopyingTask(symbols=symbols), 6) for symbols in (8, 99)
     )
-    assert other.optimizers == usual.optimizers
+    assert other.schedule.optimizers == usual.schedule.optimizers
     weight = other.make_model(generator=rng).output.weight
     bound = math.sqrt(6 / (6 + 100))
     # uniform: the largest of 600 numbers is close to the bound

@@ -105,11 +105,6 @@ class Recipe:
     iterations: int | None = None
     epochs: int | None = None
 
-    @property
-    def optimizers(self) -> tuple[OptimizerRecipe, ...]:
-        """The optimizers, each with the parameters that it updates."""
-        return self.schedule.optimizers
-
     def param_groups(
         self, model: nn.Module
     ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
@@ -126,10 +121,11 @@ class Recipe:
             parameters are left out.
         """
         pairs = []
-        for row in self.optimizers:
+        rows = self.schedule.optimizers
+        for row in rows:
             by_manifold: dict[AbstractManifold | None, list[nn.Parameter]] = {}
             for path, p in model.named_parameters():
-                named = any(other.names_parameter(path) for other in self.optimizers)
+                named = any(other.names_parameter(path) for other in rows)
                 moved = row.names_parameter(path) if named else not row.parameters
                 if p.requires_grad and moved:
                     owner, _, name = path.rpartition(".")

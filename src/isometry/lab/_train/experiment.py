@@ -159,7 +159,7 @@ def make_model(
 def _check_parameters(recipe: Recipe, model: nn.Module) -> None:
     """Raise if the schedule of a user's network names parameters that do not exist."""
     paths = [path for path, _ in model.named_parameters()]
-    for optimizer in recipe.optimizers:
+    for optimizer in recipe.schedule.optimizers:
         for name in optimizer.parameters:
             one = replace(optimizer, parameters=(name,))
             if not any(map(one.names_parameter, paths)):
@@ -350,7 +350,7 @@ def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
                 "options": dict(row.options),
                 "parameters": list(row.parameters),
             }
-            for row in recipe.optimizers
+            for row in recipe.schedule.optimizers
         ],
         "clip_norm": recipe.schedule.clip_norm,
         "decay": None if decay is None else getattr(decay, "__name__", repr(decay)),
