@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from isometry.lab._data.get import find_data
-from isometry.lab.task import AbstractTask, Batch, Split, last, training_rows
+from isometry.lab.task import (
+    AbstractTask,
+    Batch,
+    Split,
+    batches_per_epoch,
+    last,
+    training_rows,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +91,7 @@ class MnistTask(AbstractTask):
 
     def epoch(self, size: int) -> int:
         """Number of batches in one pass over the training set, rounded up."""
-        return -(-len(self._images["train"].labels) // size)
+        return batches_per_epoch(len(self._images["train"].labels), size)
 
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1

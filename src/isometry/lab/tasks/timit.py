@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from isometry.lab._data import speech
 from isometry.lab._data.speech import BINS, Splits, log_power, read_recording
-from isometry.lab.task import AbstractTask, Batch, Split, part, training_rows
+from isometry.lab.task import (
+    AbstractTask,
+    Batch,
+    Split,
+    batches_per_epoch,
+    part,
+    training_rows,
+)
 from isometry.lab.tasks.scores import check_installed, judge
 
 if TYPE_CHECKING:
@@ -77,7 +84,7 @@ class TimitTask(AbstractTask):
 
     def epoch(self, size: int) -> int:
         """Number of batches in one pass over the training set, rounded up."""
-        return -(-len(self._splits.train) // size)
+        return batches_per_epoch(len(self._splits.train), size)
 
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
