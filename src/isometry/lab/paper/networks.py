@@ -7,7 +7,7 @@ results. `isometry.optim.RiemannianRMSprop` has options that imitate each of the
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -265,37 +265,51 @@ def schedule_lie(_task: str, _size: int) -> Schedule:
     return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), UNPUBLISHED)
 
 
-def ours(kind: type[nn.Module], *how: Any, **more: Any) -> Network:
-    """A network of the given class. The other arguments are those of `Network`."""
-    return Network(partial(layer, kind), *how, **more)
+def schedule_gated(task: str, size: int) -> Schedule:
+    """Schedule of ExpLSTM and ExpGRU: ExpRNN's schedule, since none is published."""
+    return replace(schedule_exprnn(task, size), source=UNPUBLISHED)
 
 
-def unpublished(schedule: Callable[[str, int], Schedule]) -> Callable[..., Schedule]:
-    """The schedule of one network for another, for which none is published."""
-    return lambda task, size: replace(schedule(task, size), source=UNPUBLISHED)
+def schedule_gru(task: str, size: int) -> Schedule:
+    """Schedule of the GRU: the LSTM's schedule, since none is published."""
+    return replace(schedule_lstm(task, size), source=UNPUBLISHED)
 
 
 _BUILT_IN = {
-    "exprnn": ours(layers.ExpRNN, schedule_exprnn, output_exprnn, options_exprnn),
-    "scornn": ours(layers.ScoRNN, schedule_scornn, output_scornn, options_scornn),
-    "scurnn": ours(layers.ScuRNN, schedule_scurnn),
-    "urnn": ours(layers.URNN, schedule_urnn, options=options_structured),
-    "rgd": ours(layers.FullCapacityURNN, schedule_rgd, options=options_structured),
-    "eurnn": ours(
-        layers.EURNN, schedule_eurnn, output_eurnn, options_eurnn, parts="real"
+    "exprnn": Network(
+        partial(layer, layers.ExpRNN), schedule_exprnn, output_exprnn, options_exprnn
     ),
-    "householder": ours(
-        layers.HouseholderRNN,
+    "scornn": Network(
+        partial(layer, layers.ScoRNN), schedule_scornn, output_scornn, options_scornn
+    ),
+    "scurnn": Network(partial(layer, layers.ScuRNN), schedule_scurnn),
+    "urnn": Network(
+        partial(layer, layers.URNN), schedule_urnn, options=options_structured
+    ),
+    "rgd": Network(
+        partial(layer, layers.FullCapacityURNN),
+        schedule_rgd,
+        options=options_structured,
+    ),
+    "eurnn": Network(
+        partial(layer, layers.EURNN),
+        schedule_eurnn,
+        output_eurnn,
+        options_eurnn,
+        parts="real",
+    ),
+    "householder": Network(
+        partial(layer, layers.HouseholderRNN),
         schedule_householder,
         after_step=layers.HouseholderRNN.renormalize_,
     ),
-    "spectral": ours(layers.SpectralRNN, schedule_spectral),
-    "lie": ours(layers.LieRNN, schedule_lie),
-    "explstm": ours(layers.ExpLSTM, unpublished(schedule_exprnn)),
-    "expgru": ours(layers.ExpGRU, unpublished(schedule_exprnn)),
+    "spectral": Network(partial(layer, layers.SpectralRNN), schedule_spectral),
+    "lie": Network(partial(layer, layers.LieRNN), schedule_lie),
+    "explstm": Network(partial(layer, layers.ExpLSTM), schedule_gated),
+    "expgru": Network(partial(layer, layers.ExpGRU), schedule_gated),
     "lstm": Network(torch_lstm, schedule_lstm),
     # the GRU keeps the initial parameters that torch gives it
-    "gru": ours(nn.GRU, unpublished(schedule_lstm)),
+    "gru": Network(partial(layer, nn.GRU), schedule_gru),
 }
 
 NETWORKS: Registry[Network] = Registry("model", "isometry.networks", _BUILT_IN, accept)
