@@ -80,7 +80,7 @@ def test_dir_shows_what_is_exported():
     assert set(exported("isometry")) <= set(dir(isometry))
 
 
-@pytest.mark.parametrize("package", ["isometry", "isometry.lab", "isometry.lab.paper"])
+@pytest.mark.parametrize("package", ["isometry", "isometry.lab"])
 def test_type_checkers_see_the_names_that_are_imported_on_first_use(package):
     """The block `if TYPE_CHECKING` imports all public names from their own modules."""
     module = importlib.import_module(package)

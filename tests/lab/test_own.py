@@ -26,8 +26,7 @@ from isometry.lab import (
     write_report,
 )
 from isometry.lab._cli import main
-from isometry.lab.paper import NETWORKS
-from isometry.lab.paper.networks import Draw
+from isometry.lab.paper.networks import NETWORKS, Draw
 from isometry.lab.tasks import TASKS
 from tests.lab import own
 from tests.lab.own import Layer, NoSizes, OrderTask, Whole

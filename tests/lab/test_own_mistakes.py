@@ -18,7 +18,7 @@ from isometry.lab import (
 )
 from isometry.lab._cli import main
 from isometry.lab._train.experiment import build
-from isometry.lab.paper import recipe_for
+from isometry.lab.paper.networks import recipe_for
 from isometry.lab.tasks import CopyingTask
 from isometry.optim import RiemannianAdam
 from tests.lab.own import NumberTask, OrderTask, Whole

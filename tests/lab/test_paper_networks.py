@@ -14,8 +14,7 @@ import isometry
 from isometry import count_parameters
 from isometry.groups import SO, U
 from isometry.lab import Recipe, SequenceModel
-from isometry.lab.paper import NETWORKS
-from isometry.lab.paper.networks import recipe_for
+from isometry.lab.paper.networks import NETWORKS, recipe_for
 from isometry.lab.paper.protocol import SIZES
 from isometry.lab.paper.tables import PAPER
 from isometry.lab.task import AbstractTask
