@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from isometry.lab import _files as files
 from isometry.lab._errors import RunError
+from isometry.lab._options import spell
 from isometry.lab._train.command import read
 from isometry.lab._train.config import Config, Training
 
@@ -208,9 +209,13 @@ def _config(task: str | None, options: Mapping[str, Any]) -> Config:
 
     # leave out options that are None, so that they get their defaults
     values = {name: value for name, value in options.items() if value is not None}
-    config = read({"task": task, **values})[0]
+    config, _ = read({"task": task, **values})
     training = config.training
     check_model(training, trust=True)
     instance = make_task(config, trust=True)
     size = recipe_for(training.model, instance, training.hidden_size).hidden_size
-    return read({"task": task, **values, "hidden_size": size})[0]
+    if training.hidden_size == size:
+        return config
+    words = [config.command, *spell("hidden_size", size)]
+    training = replace(training, hidden_size=size)
+    return replace(config, training=training, command=" ".join(words))
