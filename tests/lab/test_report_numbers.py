@@ -25,7 +25,8 @@ from isometry.lab._report.table import (
     results_table,
     small,
 )
-from isometry.lab.paper.tables import PAPER
+from isometry.lab.paper.tables import PAPER, PaperTable
+from isometry.lab.task import TaskDescription
 from tests.lab.fake_runs import fake_run
 
 PIXELS: dict[str, Any] = {"task": "mnist", "options": {"permute": True}}
@@ -38,6 +39,14 @@ def run_of(records, model="exprnn", hidden_size=170, status="finished", **config
 
 def record(step: int, split: str, **values: float) -> dict[str, Any]:
     return {"step": step, "seconds": float(step), "split": split} | values
+
+
+def of_accuracy(
+    *runs: Run, key: str = "own", paper: PaperTable | None = None
+) -> ReportedExperiment:
+    """Runs that are compared by their accuracy."""
+    task = TaskDescription(key, "", metric="accuracy", larger_is_better=True)
+    return ReportedExperiment(task, runs, paper)
 
 
 def column(experiment: ReportedExperiment, name: str) -> list[str]:
@@ -61,7 +70,7 @@ def test_test_set_is_read_at_the_best_validation():
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]
     run = run_of(records)
-    experiment = ReportedExperiment("", "", "accuracy", (run,), larger_is_better=True)
+    experiment = of_accuracy(run)
     assert (experiment.at_best_validation(run), experiment.best_test(run)) == (
         0.8,
         0.95,
@@ -76,7 +85,7 @@ def test_of_an_error_the_smallest_is_the_best():
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]
     run = run_of(records)
-    experiment = ReportedExperiment("", "", "mse", (run,))
+    experiment = ReportedExperiment(TaskDescription("", "", metric="mse"), (run,))
     assert (experiment.at_best_validation(run), experiment.best_test(run)) == (6.0, 4.0)
 
 
@@ -94,15 +103,14 @@ def test_a_diverged_run_is_not_the_best():
     """A diverged run is never the best, even if its last losses are small."""
     good = run_of([record(1, "train", loss=0.2)], task="copying")
     bad = run_of([record(1, "train", loss=0.1)], task="copying", status="diverged")
-    assert best(ReportedExperiment("copying", "", "loss", (bad, good))) == (good,)
-    assert best(ReportedExperiment("copying", "", "loss", (bad,))) is None
+    task = TaskDescription("copying", "")
+    assert best(ReportedExperiment(task, (bad, good))) == (good,)
+    assert best(ReportedExperiment(task, (bad,))) is None
 
 
 def test_the_best_accuracy_is_the_largest():
     low, high = (run_of([record(1, "test", accuracy=a)], lr=a) for a in (0.3, 0.6))
-    experiment = ReportedExperiment(
-        "mnist", "", "accuracy", (low, high), PAPER["mnist"], larger_is_better=True
-    )
+    experiment = of_accuracy(low, high, key="mnist", paper=PAPER["mnist"])
     assert best(experiment) == (high,)
     marked = [bool(row.best) for row in results_table(experiment)]
     assert marked[:2] == [False, True]
@@ -127,9 +135,7 @@ def test_only_the_paper_selects_on_the_test_set():
         (PAPER["mnist"], 0.9, "accuracy 0.9000 in 2 steps, selected on the test set"),
         (PAPER["timit"], 0.5, "accuracy 0.5000 at the best validation"),
     ):
-        experiment = ReportedExperiment(
-            "own", "", "accuracy", (better_by_test,), paper, larger_is_better=True
-        )
+        experiment = of_accuracy(better_by_test, paper=paper)
         assert experiment.comparison.score(better_by_test) == value
         assert words in headline(experiment)
 
@@ -139,7 +145,7 @@ def test_the_paper_is_not_quoted_for_your_own_task_of_the_same_name():
     records = [record(1, "test", accuracy=0.5)]
     for task, paper in (("mine:Digits", None), ("mnist", PAPER["mnist"])):
         (found,) = experiments([run_of(records, task=task, about=about)])
-        assert found.key == "mnist"
+        assert found.task.key == "mnist"
         assert found.paper is paper
 
 
@@ -154,15 +160,13 @@ def test_experiments_have_different_names():
         run_of([], task=f"own:{nth}", about={"key": key})
         for nth, key in enumerate(keys)
     ]
-    assert [found.key for found in experiments(runs)] == ["x-2", "x", "x-3", "x-4"]
+    assert [found.task.key for found in experiments(runs)] == ["x-2", "x", "x-3", "x-4"]
 
 
 def test_without_validation_the_last_test_is_compared():
     """Without validation data nothing is selected; the report used to be empty."""
     run = run_of([record(1, "test", accuracy=0.9), record(2, "test", accuracy=0.5)])
-    experiment = ReportedExperiment(
-        "own", "", "accuracy", (run,), None, larger_is_better=True
-    )
+    experiment = of_accuracy(run)
     assert experiment.comparison.score(run) == 0.5
     assert headline(experiment).endswith("test accuracy 0.5000 after 2 steps.")
     assert best(experiment) == (run,)
@@ -172,7 +176,7 @@ def test_a_metric_may_have_any_name(tmp_path):
     """A figure is written for a metric with a slash, which is no folder."""
     run = run_of([record(1, "test", **{"F1/macro": 0.5})])
     experiment = ReportedExperiment(
-        "own", "", "F1/macro", (run,), None, larger_is_better=True
+        TaskDescription("own", "", metric="F1/macro", larger_is_better=True), (run,)
     )
     (figure,) = draw(experiment, tmp_path)
     assert figure.svg == tmp_path / "own-F1_macro-test.svg"
@@ -181,9 +185,7 @@ def test_a_metric_may_have_any_name(tmp_path):
 
 def test_a_report_says_that_all_runs_diverged():
     run = run_of([record(1, "test", accuracy=0.5)], status="diverged")
-    experiment = ReportedExperiment(
-        "own", "", "accuracy", (run,), None, larger_is_better=True
-    )
+    experiment = of_accuracy(run)
     assert headline(experiment) == "Every run diverged."
 
 
@@ -211,12 +213,12 @@ def test_a_task_that_the_paper_has_not_has_no_numbers_of_it(tmp_path):
     paper, other = experiments(map(read_run, runs))
     assert paper.paper is PAPER["copying-1000"]
     assert other.paper is None
-    assert (paper.title, other.title) == (
+    assert (paper.task.title, other.task.title) == (
         "Copying memory, lag 1000",
         "Copying memory, lag 1000, length 20",
     )
     # files of both tasks are in one folder
-    assert paper.key != other.key
+    assert paper.task.key != other.task.key
 
 
 def test_where_data_lies_does_not_part_runs(tmp_path):
@@ -239,13 +241,13 @@ def test_how_validation_is_held_out_parts_runs_but_not_from_the_paper(tmp_path):
 def test_a_killed_run_has_the_baseline_of_its_task(tmp_path):
     """A killed run has no summary, but the baseline of its task: 10 ln 8 / 1020."""
     (experiment,) = experiments([read_run(fake_run(tmp_path / "run", status=None))])
-    assert experiment.baseline == pytest.approx(10 * math.log(8) / 1020)
+    assert experiment.task.baseline == pytest.approx(10 * math.log(8) / 1020)
 
 
 def test_options_of_another_version_cost_the_baseline_alone(tmp_path):
     run = fake_run(tmp_path / "run", options={"lag": 1000, "gone": 1}, status=None)
     (experiment,) = experiments([read_run(run)])
-    assert experiment.baseline is None
+    assert experiment.task.baseline is None
 
 
 @pytest.mark.parametrize(

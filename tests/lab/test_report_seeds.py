@@ -14,6 +14,7 @@ from isometry.lab._report.looks import looks
 from isometry.lab._report.page import headline
 from isometry.lab._report.runs import Run, SeedGroup, read_run, seed_groups
 from isometry.lab._report.table import TableRow, results_table, runs_table, spread
+from isometry.lab.task import TaskDescription
 from tests.lab.fake_runs import fake_run
 
 
@@ -29,7 +30,8 @@ def run_of(seed: int, *values: float, status: str = "finished", **config: Any) -
 
 
 def of(*runs: Run) -> ReportedExperiment:
-    return ReportedExperiment("mnist", "MNIST", "accuracy", runs, larger_is_better=True)
+    task = TaskDescription("mnist", "MNIST", metric="accuracy", larger_is_better=True)
+    return ReportedExperiment(task, runs)
 
 
 def cells(table: list[TableRow], name: str) -> list[str]:
@@ -124,7 +126,9 @@ def test_the_headline_names_the_metric_of_the_users_own_task():
         {"step": 1, "split": split, "F1": 0.75} for split in ("validation", "test")
     )
     run = Run(run.path, run.config, records, run.summary)
-    experiment = ReportedExperiment("order", "", "F1", (run,), larger_is_better=True)
+    experiment = ReportedExperiment(
+        TaskDescription("order", "", metric="F1", larger_is_better=True), (run,)
+    )
     assert headline(experiment).startswith("ExpRNN 170: test F1 0.7500 at the best ")
     assert cells(results_table(experiment), "Test F1 at best validation") == ["0.7500"]
 

@@ -3,7 +3,7 @@
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -31,6 +31,36 @@ class Batch(NamedTuple):
     x: "Tensor"
     y: "Tensor"
     lengths: "Tensor | None" = None
+
+
+@dataclass(frozen=True)
+class TaskDescription:
+    """What reports need to know about a task, as stored in `config.json`.
+
+    JSON can store all of it. The defaults are for runs without a stored description.
+
+    Attributes:
+        key: short name, for files.
+        title: heading.
+        as_in_paper: whether all options that affect training are the paper's.
+        metric: the metric that reports compare.
+        larger_is_better: whether larger values of the metric are better.
+        metric_is_loss: whether the metric is the loss under another name.
+        headings: column headings, keyed by the name of the metric or final score; see
+            `AbstractTask`.
+        options: the options, without those that are neutral.
+        baseline: loss of the best answer that ignores the input; None if unknown.
+    """
+
+    key: str
+    title: str
+    as_in_paper: bool = True
+    metric: str = "loss"
+    larger_is_better: bool = False
+    metric_is_loss: bool = False
+    headings: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    baseline: float | None = None
 
 
 @dataclass(frozen=True)
@@ -105,12 +135,8 @@ class AbstractTask(ABC):
         name = self.name or type(self).__name__
         return name, name.capitalize(), frozenset()
 
-    def about(self) -> dict[str, Any]:
-        """Facts about the task that reports need, as stored in `config.json`.
-
-        Returns:
-            The facts, keyed by name. JSON can store all of them.
-        """
+    def about(self) -> TaskDescription:
+        """What reports need to know about the task."""
         key, heading, in_title = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
         usual = {f.name: f.default for f in fields(self) if f.default is not MISSING}
@@ -119,17 +145,17 @@ class AbstractTask(ABC):
         changed = {k: v for k, v in options.items() if v != usual.get(k, {})}
         unusual = {k: v for k, v in changed.items() if k not in in_title}
         words = (f", {name.replace('_', ' ')} {v}" for name, v in unusual.items())
-        return {
-            "key": key,
-            "title": heading + "".join(words),
-            "as_in_paper": not unusual.keys() - self.selecting,
-            "metric": self.reported or self.metric,
-            "larger_is_better": self._larger() and self.reported is None,
-            "metric_is_loss": self.metric_is_loss,
-            "headings": dict(self.headings),
-            "options": options,
-            "baseline": self.baseline,
-        }
+        return TaskDescription(
+            key=key,
+            title=heading + "".join(words),
+            as_in_paper=not unusual.keys() - self.selecting,
+            metric=self.reported or self.metric,
+            larger_is_better=self._larger() and self.reported is None,
+            metric_is_loss=self.metric_is_loss,
+            headings=dict(self.headings),
+            options=options,
+            baseline=self.baseline,
+        )
 
     @property
     @abstractmethod

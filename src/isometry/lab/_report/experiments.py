@@ -1,16 +1,17 @@
 """Groups comparable runs into experiments, and reads the results of runs."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
 from statistics import median
 from typing import Any, NamedTuple
 
 from isometry.lab._files import for_file_name
-from isometry.lab._options import make, select
+from isometry.lab._options import make
 from isometry.lab._report.runs import Run, Score, SeedGroup, numbers, seed_groups
 from isometry.lab.paper.tables import PAPER, PaperTable
+from isometry.lab.task import TaskDescription
 
 
 class Comparison(NamedTuple):
@@ -35,27 +36,15 @@ class ReportedExperiment:
     Only neutral options may differ. They do not affect results; see `AbstractTask`.
 
     Attributes:
-        key: short name, used in file names.
-        title: heading of this experiment in the report.
-        metric: the metric that the table compares.
+        task: description of the task. Its key is unique among the experiments of a
+            report.
         runs: the runs, in the order given.
         paper: the paper's table or figure for this task, if there is one.
-        larger_is_better: True if a larger value of the metric is better.
-        baseline: loss of the trivial solution; None if unknown.
-        metric_is_loss: True if the metric is the loss, perhaps under another name.
-        headings: column headings, keyed by the name of the metric or final score; see
-            `AbstractTask`.
     """
 
-    key: str
-    title: str
-    metric: str
+    task: TaskDescription
     runs: tuple[Run, ...]
     paper: PaperTable | None = None
-    larger_is_better: bool = False
-    baseline: float | None = None
-    metric_is_loss: bool = False
-    headings: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> tuple[SeedGroup, ...]:
@@ -70,19 +59,19 @@ class ReportedExperiment:
     @property
     def word(self) -> str:
         """The word for the metric in headings and sentences."""
-        return "error" if self.metric == "mse" else self.metric
+        return "error" if self.task.metric == "mse" else self.task.metric
 
     @cached_property
     def comparison(self) -> Comparison:
         """How runs are compared."""
-        if self.metric == "loss":
+        if self.task.metric == "loss":
             return Comparison(final_loss, "final training loss", "after {} steps")
         # the paper's MNIST table has the best test results
         if self.paper is not None and self.paper.selects_on_test:
             place = "in {} steps, selected on the test set as in the paper"
             return Comparison(self.best_test, f"best test {self.word}", place)
         name = f"test {self.word}"
-        if any(run.curve(self.metric, "validation") for run in self.runs):
+        if any(run.curve(self.task.metric, "validation") for run in self.runs):
             place = "at the best validation in {} steps"
             return Comparison(self.at_best_validation, name, place)
         return Comparison(self.last_test, name, "after {} steps")
@@ -98,28 +87,28 @@ class ReportedExperiment:
             The value; None if there is no validation result yet, or if the metric was
             not measured at that step.
         """
-        values = run.curve(self.metric, "validation")
+        values = run.curve(self.task.metric, "validation")
         # without validation results, `step` is None, and no test result belongs to it
         step = self.best(values, key=values.__getitem__, default=None)
-        return run.curve(name or self.metric, "test").get(step)
+        return run.curve(name or self.task.metric, "test").get(step)
 
     def best_test(self, run: Run) -> float | None:
         """The best value of the metric on the test set, over all steps."""
-        return self.best(run.curve(self.metric, "test").values(), default=None)
+        return self.best(run.curve(self.task.metric, "test").values(), default=None)
 
     def last_test(self, run: Run) -> float | None:
         """The last value of the metric on the test set."""
-        return next(reversed(run.curve(self.metric, "test").values()), None)
+        return next(reversed(run.curve(self.task.metric, "test").values()), None)
 
     @property
     def best(self) -> Callable[..., Any]:
         """The function that selects the best value of the metric: `max` or `min`."""
-        return max if self.larger_is_better else min
+        return max if self.task.larger_is_better else min
 
     @property
     def baseline_of_metric(self) -> float | None:
         """The baseline, if known and comparable with the metric; otherwise None."""
-        return self.baseline if self.metric_is_loss else None
+        return self.task.baseline if self.task.metric_is_loss else None
 
 
 def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
@@ -136,34 +125,34 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
 
     by_task: dict[str, list[Run]] = {}
     for run in runs:
-        options = sorted(about(run.config)["options"].items())
+        options = sorted(about(run.config).options.items())
         by_task.setdefault(f"{run.config['task']} {options}", []).append(run)
     result: dict[str, ReportedExperiment] = {}
     for members in by_task.values():
-        task = dict(about(members[0].config))
+        config = members[0].config
+        task = about(config)
         # do not quote the paper for a user's own task, whose key may equal one of ours
-        is_papers = task["as_in_paper"] and members[0].config["task"] in TASKS.ours
-        paper = PAPER.get(task["key"]) if is_papers else None
-        stem = for_file_name(task["key"])
+        is_papers = task.as_in_paper and config["task"] in TASKS.ours
+        paper = PAPER.get(task.key) if is_papers else None
+        stem = for_file_name(task.key)
         names = chain([stem], (f"{stem}-{nth}" for nth in count(2)))
         key = next(name for name in names if name not in result)
-        metric = task["metric"]
-        if not any(metric in record for run in members for record in run.records):
-            task |= {"metric": "loss", "larger_is_better": False}
+        if not any(task.metric in record for run in members for record in run.records):
+            task = replace(task, metric="loss", larger_is_better=False)
         baselines = (run.summary.get("baseline") for run in members)
-        task |= {
-            "key": key,
-            "metric_is_loss": task["metric_is_loss"] or task["metric"] == "loss",
-            "baseline": next(iter(numbers([*baselines, task["baseline"]])), None),
-            "headings": {name: str(text) for name, text in task["headings"].items()},
-        }
-        entries = select(ReportedExperiment, task)
-        result[key] = ReportedExperiment(runs=tuple(members), paper=paper, **entries)
+        task = replace(
+            task,
+            key=key,
+            metric_is_loss=task.metric_is_loss or task.metric == "loss",
+            headings={name: str(text) for name, text in task.headings.items()},
+            baseline=next(iter(numbers([*baselines, task.baseline])), None),
+        )
+        result[key] = ReportedExperiment(task, tuple(members), paper)
     return list(result.values())
 
 
-def about(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The description of a run's task, as `AbstractTask.about` returns it.
+def about(config: Mapping[str, Any]) -> TaskDescription:
+    """The description of a run's task.
 
     A registered task describes itself. If the task is not registered or raises an
     error, the description is read from `config.json`. Missing entries get defaults,
@@ -174,35 +163,28 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
         config: content of the run's `config.json`.
 
     Returns:
-        A dictionary with the entries of the description.
+        The description.
     """
     from isometry.lab.tasks import TASKS
 
     name, options = str(config["task"]), config.get("task_options") or {}
-    defaults = {
-        "key": name,
-        "title": name.rpartition(":")[2].capitalize(),
-        "as_in_paper": True,
-        "metric": "loss",
-        "larger_is_better": False,
-        "metric_is_loss": False,
-        "headings": {},
-        "options": options,
-        "baseline": None,
-    }
     try:
         return make(TASKS.known[name], options).about()
     except (KeyError, TypeError, ValueError, AttributeError, OSError):
         # The task is not registered, its options are from another version, or its data
         # is not on this machine. Use the description in `config.json` instead.
         pass
+    title = name.rpartition(":")[2].capitalize()
+    usual = TaskDescription(name, title, options=options)
     stored = config.get("about")
     stored = stored if isinstance(stored, Mapping) else {}
     # accept only values of the right type, since anyone may have written the file
-    for name, usual in list(defaults.items()):
-        if usual is None or type(stored.get(name)) is type(usual):
-            defaults[name] = stored.get(name)
-    return defaults
+    valid = {
+        name: stored[name]
+        for name, value in vars(usual).items()
+        if name in stored and (value is None or type(stored[name]) is type(value))
+    }
+    return replace(usual, **valid)
 
 
 # The final training loss is the median of the last `LAST` recorded losses, since the

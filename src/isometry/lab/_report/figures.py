@@ -114,7 +114,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
     """
     figures = []
     for panel in _panels(experiment):
-        svg = folder / f"{experiment.key}-{for_file_name(panel.name)}.svg"
+        svg = folder / f"{experiment.task.key}-{for_file_name(panel.name)}.svg"
         # avoid pyplot, which keeps global state, opens windows and holds on to memory
         with mpl.rc_context(STYLE):
             canvas = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
@@ -167,7 +167,7 @@ ANGLES_CAPTION = (
 
 def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
     """The figures for which there is data."""
-    runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
+    runs, groups, metric = experiment.runs, experiment.groups, experiment.task.metric
     seeds = SEEDS_CAPTION if len(groups) < len(runs) else ""
 
     def curves(name: str, caption: str, quantity: Quantity) -> Iterator[Panel]:
@@ -175,7 +175,7 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
             yield Panel(name, caption + seeds, partial(_curves, groups, quantity))
 
     for against, unit in UNITS.items():
-        loss = Quantity("loss", "train", against, experiment.baseline)
+        loss = Quantity("loss", "train", against, experiment.task.baseline)
         yield from curves(f"loss-{unit}", LOSS_CAPTION.format(unit), loss)
     # show results on the test set, as in the paper, or else on the validation set
     split = "test" if _has(runs, metric, "test") else "validation"

@@ -39,7 +39,7 @@ def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
     )
     return environment.get_template("page.html").render(
         parts=parts,
-        title=parts[0][0].title if len(parts) == 1 else "Report of experiments",
+        title=parts[0][0].task.title if len(parts) == 1 else "Report of experiments",
         origin=_origin([run for experiment, _ in parts for run in experiment.runs]),
         light=LIGHT,
         dark=DARK,

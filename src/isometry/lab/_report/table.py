@@ -75,8 +75,8 @@ def _table(
     experiment: ReportedExperiment, groups: Sequence[SeedGroup]
 ) -> list[TableRow]:
     """A table with a row for each group."""
-    top, scores = best_group(experiment, groups), _scores(experiment)
-    compared, *_ = scores
+    top = best_group(experiment, groups)
+    compared, scores = _scores(experiment)
     several = len(groups) < len(experiment.runs)
     rows = []
     for group, look in zip(groups, looks(groups), strict=True):
@@ -150,12 +150,17 @@ def best_group(
     )
 
 
-def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
-    """For each column heading, the function that reads that column's number from a run.
+def _scores(experiment: ReportedExperiment) -> tuple[str, dict[str, Score]]:
+    """The columns with results.
 
-    The number by which runs are compared comes first.
+    Args:
+        experiment: the runs.
+
+    Returns:
+        The heading of the column by which runs are compared, which is the first column;
+        and for each column heading, the function that reads its number from a run.
     """
-    metric, headings = experiment.metric, experiment.headings
+    metric, headings = experiment.task.metric, experiment.task.headings
     others = {
         heading: partial(_other, experiment, name)
         for name, heading in headings.items()
@@ -171,12 +176,12 @@ def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
     if metric == "loss":
         scores["Final training loss"] = final_loss
         if _measured(experiment, "accuracy"):
-            by_accuracy = replace(experiment, metric="accuracy", larger_is_better=True)
-            accuracy = by_accuracy.at_best_validation
+            task = replace(experiment.task, metric="accuracy", larger_is_better=True)
+            accuracy = replace(experiment, task=task).at_best_validation
             scores["Test accuracy at best validation"] = accuracy
-    compared = experiment.comparison.score
-    first = {h: score for h, score in scores.items() if score == compared}
-    return first | others | scores
+    score = experiment.comparison.score
+    compared = next(heading for heading in scores if scores[heading] == score)
+    return compared, {compared: score} | others | scores
 
 
 def _measured(experiment: ReportedExperiment, name: str) -> bool:
@@ -256,7 +261,7 @@ def results(experiments: Iterable[ReportedExperiment]) -> str:
     """The tables of a report in Markdown: the content of `results.md`."""
     parts = []
     for experiment in experiments:
-        title = f"## {one_line(experiment.title)}"
+        title = f"## {one_line(experiment.task.title)}"
         parts += [title, markdown(results_table(experiment))]
         if each := runs_table(experiment):
             parts += ["Each run:", markdown(each)]

@@ -173,7 +173,7 @@ class Config:
             were given. A resumed or loaded run uses these options of the network, even
             if the defaults have changed since. The defaults of the optimizers are not
             recorded here, because the checkpoint contains them.
-        about: facts about the task that reports need.
+        about: the fields of the task's `TaskDescription`, for reports.
         continued: each step at which the run was resumed with options, and the options.
     """
 

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -103,7 +103,8 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     epoch = _epoch(task, config.training.batch_size)
     training = config.resolved(recipe, epoch, torch.get_num_threads())
     record = _record(recipe, model, training.model)
-    config = replace(config, training=training, recipe=record, about=task.about())
+    about = asdict(task.about())
+    config = replace(config, training=training, recipe=record, about=about)
     optimizers = recipe.make_optimizers(model)
     return Experiment(config, training, task, recipe, model, optimizers)
 
