@@ -1,6 +1,7 @@
 """Recurrent layers accept the arguments of `nn.RNN`, `nn.LSTM` and `nn.GRU`."""
 
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+import isometry
 from isometry.nn import ExpGRU, ExpLSTM, ExpRNN, ExpRNNCell
 from tests.nn.comparators import CASES, INPUTS, N
 
@@ -126,3 +128,17 @@ def test_checkpoints_of_torchs_layers_need_load_foreign(kind, strict):
     with pytest.raises(ValueError, match=message):
         model.load_state_dict(state, strict=strict)
     assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("network", [ExpRNN, ExpLSTM, ExpGRU])
+def test_a_folded_network_with_a_local_init_can_be_saved(network):
+    """A network keeps the name of a user's `init` function, and not the function."""
+    layer = network(3, 6, init=lambda shape, _: torch.zeros(shape))
+    assert layer.init == "<lambda>"
+    isometry.fold(layer)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    x = torch.randn(4, 2, 3)
+    assert torch.equal(loaded(x)[0], layer(x)[0])

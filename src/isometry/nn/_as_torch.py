@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from isometry.nn._cell import AbstractCell
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._foreign import AbstractAdopter
+from isometry.parametrizations._initial import Init
 
 # names of the tensors in a torch layer; `weight_hr` exists only with a `proj_size`
 _NAME = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))(_l\d+(?:_reverse)?)")
@@ -79,12 +80,21 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
 
     Attributes:
         bias: whether cells have a bias.
+        init: how the recurrent weights were initialized; the name of a user's function.
         mode: the kind of cell, named in torch's manner, such as "LSTM" or "RNN_TANH".
         proj_size: always 0.
     """
 
     bias: bool
+    init: Init
     proj_size: int = 0
+
+    def __post_init__(self, *factory: Any) -> None:
+        super().__post_init__(*factory)
+        # Once the cells exist, `init` is only printed. A function would keep alive what
+        # it refers to, and a local one would prevent `torch.save` of a folded network.
+        if callable(self.init):
+            self.init = getattr(self.init, "__name__", type(self.init).__name__)
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:
