@@ -193,10 +193,9 @@ class AbstractLoopCell(AbstractComparatorCell):
                 # the sequences from index `part.batch` on have ended before this chunk
                 ends.append(h[part.batch :])
                 args = x[rows], h[: part.batch], part
-                _, last = checkpoint(states_of, *args, use_reentrant=False)
-                # `last` may be a view of all states of the chunk. Keep only a copy, so
-                # that the memory of these states can be freed.
-                h = last.clone()
+                # The last states may be a view of all states of the chunk. Keep only a
+                # copy, so that the memory of all these states can be freed at once.
+                h = checkpoint(states_of, *args, use_reentrant=False)[1].clone()
             # The longest sequences come first in a batch, but end last. So in the
             # reverse order, the parts in `ends` continue the batch.
             return None, (torch.cat([h, *ends[::-1]]),)
