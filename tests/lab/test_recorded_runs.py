@@ -17,7 +17,7 @@ from isometry.lab import RunError, resume, write_report
 from isometry.lab._report.runs import read_run
 from isometry.lab._train.config import FORMAT, Config
 from isometry.lab._train.experiment import build
-from isometry.parametrizations._coordinates import constrained
+from isometry.parametrizations._holder import constrained
 from tools.reproduction.records import record
 
 RUNS = Path(__file__).parent / "recorded_runs"

@@ -9,7 +9,7 @@ from torch import nn
 import isometry
 from isometry.groups import SO, SU, Cayley, Exp, Householder, Product, Sp, Torus, U
 from isometry.lab._train.spectrum import largest_angle
-from isometry.parametrizations._coordinates import constrained
+from isometry.parametrizations._holder import constrained
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 import isometry
 from isometry.groups import SO, Exp, Stiefel
 from isometry.optim import RiemannianSGD
-from isometry.parametrizations._coordinates import constrained
+from isometry.parametrizations._holder import constrained
 
 
 @pytest.fixture(autouse=True)

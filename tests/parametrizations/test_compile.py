@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry.groups import SO
-from isometry.parametrizations._coordinates import MOVING, Coordinates
+from isometry.parametrizations._holder import MOVING, CoordinatesHolder
 from tests.parametrizations.cases import MAPS, orthonormality
 
 pytestmark = pytest.mark.usefixtures("no_shape_hook", "fresh_compiler")
@@ -227,7 +227,7 @@ def test_registering_inside_a_compiled_function(rng):
     y = torch.compile(register_and_run, backend="eager")(layer)
     assert torch.equal(y, register_and_run(twin))
     assert orthonormality(layer.weight) <= 2e-6
-    assert all(isinstance(member, Coordinates) for member in MOVING)
+    assert all(isinstance(member, CoordinatesHolder) for member in MOVING)
     assert layer.parametrizations.weight in MOVING
 
 

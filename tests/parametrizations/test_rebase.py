@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import isometry
-from isometry.parametrizations._coordinates import MOVING
+from isometry.parametrizations._holder import MOVING
 from tests.helpers import DTYPES, new_generator
 from tests.parametrizations.cases import CASES, ROWS, Weight, orthonormality
 

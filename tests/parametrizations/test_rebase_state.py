@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import isometry
-from isometry.parametrizations._coordinates import MOVING
+from isometry.parametrizations._holder import MOVING
 from tests.helpers import new_generator
 from tests.parametrizations.cases import Weight, orthonormality
 

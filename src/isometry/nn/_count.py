@@ -6,7 +6,7 @@ from torch import nn
 
 from isometry._declare import declared_parameters
 from isometry.nn._cell import AbstractCell
-from isometry.parametrizations._coordinates import constrained
+from isometry.parametrizations._holder import constrained
 
 
 def count_parameters(module: nn.Module) -> int:

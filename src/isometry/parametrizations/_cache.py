@@ -4,14 +4,14 @@ During training, a weight is computed once per autograd graph: every read return
 same tensor until its inputs change or a backward pass goes through it. Without
 gradients, it is computed once, and again only after a change.
 
-The `Coordinates` of each weight have a `Memory`. It holds a weight without a graph and,
-for each thread, a weight with a graph. Each is in an `Entry`, which knows from which
-tensors the weight was computed, and can tell whether one of them has changed. A read
-calls the property that `read_fast` makes. If no graph is needed and the weight without
-a graph is still valid, the property returns it. Otherwise it calls `read_weight`, which
-looks for a valid entry. If there is none, `_compute` makes one. A weight with a graph
-is the output of a single node of autograd, `Shared`. A hook on this node drops the
-entry when a backward pass reaches the weight.
+Each `CoordinatesHolder` has a `Memory`. It keeps a weight without a graph and, for each
+thread, a weight with a graph. Each is in an `Entry`, which knows from which tensors the
+weight was computed, and can tell whether one of them has changed. A read calls the
+property that `read_fast` makes. If no graph is needed and the weight without a graph is
+still valid, the property returns it. Otherwise it calls `read_weight`, which looks for
+a valid entry. If there is none, `_compute` makes one. A weight with a graph is the
+output of a single node of autograd, `Shared`. A hook on this node drops the entry when
+a backward pass reaches the weight.
 
 To notice every change, a read compares all bytes of the coordinates, of the base (or of
 the phases, for products of reflections), and of the weight itself, because a write
@@ -240,7 +240,7 @@ def _changed() -> bool:
 
 
 class Memory:
-    """The remembered weights of one `Coordinates` object.
+    """The remembered weights of one `CoordinatesHolder`.
 
     It holds one weight without a graph, which all threads share. For each thread, it
     also holds one weight with a graph, because a backward pass in one thread must not

@@ -11,7 +11,7 @@ from isometry._declare import declared_parameters, points
 from isometry._dtypes import in_float32_or_wider
 from isometry._orthonormal import unitarity_defect
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.parametrizations._coordinates import Constrained, constrained
+from isometry.parametrizations._holder import Constrained, constrained
 from isometry.parametrizations._layout import whole
 from isometry.parametrizations._trivialization import Trivialization
 

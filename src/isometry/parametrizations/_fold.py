@@ -8,7 +8,7 @@ from torch.nn.utils import parametrize
 
 from isometry._declare import record
 from isometry._typing import Layer
-from isometry.parametrizations._coordinates import Constrained, constrained
+from isometry.parametrizations._holder import Constrained, constrained
 from isometry.parametrizations._owner import own_class, restore_weights
 from isometry.parametrizations._target import tied_elsewhere
 

@@ -15,7 +15,7 @@ from isometry._torch import autocast_off
 from isometry.groups import AbstractMap, AbstractRetraction, Cayley, Exp, Householder
 from isometry.groups._maps import MapLike, parse_map
 from isometry.parametrizations._constraint import rounding_bound
-from isometry.parametrizations._coordinates import Constrained, constrained
+from isometry.parametrizations._holder import Constrained, constrained
 
 # the maps that the other libraries can use; torch has one more than geotorch
 _GEOTORCH_MAPS = (Exp(), Cayley())

@@ -4,8 +4,8 @@ First, `install` chooses the initial point of the manifold, makes the constraint
 `Trivialization`, or `Reflections` for products of reflections), and asks it for the
 coordinates of this point. Everything that can fail is done in these steps, before any
 module changes. Then `_attach` writes the coordinates into the existing parameter, and
-makes a `Coordinates` object of the parameter and the constraint. All modules that hold
-the parameter get this one object, which computes the weight for them.
+makes a `CoordinatesHolder` of the parameter and the constraint. All modules that have
+the parameter get this one holder, which computes the weight for them.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from isometry.groups import AbstractManifold, Householder
 from isometry.groups._maps import MapLike
 from isometry.parametrizations._cache import count_step
 from isometry.parametrizations._constraint import AbstractConstraint
-from isometry.parametrizations._coordinates import Coordinates
+from isometry.parametrizations._holder import CoordinatesHolder
 from isometry.parametrizations._initial import Init, initial_point
 from isometry.parametrizations._layout import Layout
 from isometry.parametrizations._rebase import (
@@ -127,7 +127,7 @@ def _initial_coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
 
 
 def _attach(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) -> None:
-    """Make all modules that hold the parameter compute the weight from `X`."""
+    """Make all modules that have the parameter compute the weight from `X`."""
     weight = target.weight
     # The coordinates of a half-precision weight have a wider dtype, so the old gradient
     # does not fit.
@@ -138,11 +138,11 @@ def _attach(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) ->
     weight.data = X
     # `ParametrizationList` calls `right_inverse` on its parameter, which here already
     # holds coordinates. So start with `nn.Identity`, and insert the constraint later.
-    coordinates = Coordinates([nn.Identity()], weight, unsafe=True)
-    coordinates[0] = constraint
-    coordinates.begin()
+    holder = CoordinatesHolder([nn.Identity()], weight, unsafe=True)
+    holder[0] = constraint
+    holder.begin()
     for place in target.places:
-        tie(place, coordinates)
+        tie(place, holder)
         record(*place, constraint.manifold)
     _install_hooks(moving=constraint.moves_automatically)
 

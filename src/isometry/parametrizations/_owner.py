@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 
 from isometry._torch import compute_flat_weights, fill_flat_weights, flat_weights
 from isometry.parametrizations._cache import read_fast
-from isometry.parametrizations._coordinates import coordinates_of
+from isometry.parametrizations._holder import holders_of
 
 # name of the attribute that marks a class which `adapt` has changed
 _ADAPTED = "_isometry_adapted"
@@ -80,8 +80,8 @@ def _reset_parameters(
 ) -> Any:
     """Takes the place of `reset_parameters`: initializes weights, not coordinates."""
     with ExitStack() as stack:
-        for coordinates in coordinates_of(module).values():
-            stack.enter_context(coordinates.initializing())
+        for holder in holders_of(module).values():
+            stack.enter_context(holder.initializing())
         return reset(module, *args, **kwargs)
 
 
@@ -89,7 +89,7 @@ def _register_parameter(
     register: Method, module: nn.Module, name: str, param: nn.Parameter | None
 ) -> None:
     """Takes the place of `register_parameter`: no parameter can replace a weight."""
-    if name in coordinates_of(module):
+    if name in holders_of(module):
         raise TypeError(
             f"`{name}` must be assigned as a plain tensor, since it is constrained; "
             f"got {type(param).__name__}. Assign `value.detach()`, which copies it, or "
@@ -108,7 +108,7 @@ def _load_from_state_dict(
     """
     # torch passes a list to which it adds messages, and raises at the end
     errors: list[str] = args[-1]
-    for name in coordinates_of(module):
+    for name in holders_of(module):
         saved = f"{prefix}parametrizations.{name}.0.map"
         if prefix + name in state and saved not in state:
             errors.append(

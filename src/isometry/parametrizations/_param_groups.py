@@ -7,7 +7,7 @@ from torch import nn
 from isometry._checks import check_not_negative
 from isometry._declare import declared_parameters
 from isometry.groups import AbstractManifold
-from isometry.parametrizations._coordinates import constrained
+from isometry.parametrizations._holder import constrained
 
 
 def param_groups(

@@ -17,7 +17,7 @@ from torch.optim import LBFGS, Optimizer
 
 from isometry._torch import is_fake
 from isometry._typing import Layer
-from isometry.parametrizations._coordinates import MOVING, constrained
+from isometry.parametrizations._holder import MOVING, constrained
 from isometry.parametrizations._layout import sharded_like, whole
 from isometry.parametrizations._trivialization import Trivialization
 
@@ -224,7 +224,7 @@ def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     # a fused optimizer skips its step if a GradScaler has found infinity
     if getattr(optimizer, "found_inf", False):
         return
-    moving = {id(coordinates.original): coordinates for coordinates in MOVING}
+    moving = {id(holder.original): holder for holder in MOVING}
     # All ranks must gather the same sharded coordinates at the same time. So take them
     # in the order of the optimizer's parameters, which is the same on all ranks.
     for X in [p for group in optimizer.param_groups for p in group["params"]]:

@@ -3,6 +3,12 @@
 A constraint turns the parameter into coordinates. From then on, every module that holds
 the parameter must compute with the constrained weight. Otherwise it would silently
 compute with the coordinates.
+
+The caller passes one module, but the parameter may be tied to a weight of any other
+module, even outside of the same model, and torch does not record which modules hold a
+parameter. So `places_of` asks Python's garbage collector for all modules in the
+process. To save this search where nothing is tied, it first counts the references to
+the parameter.
 """
 
 import gc
@@ -22,10 +28,10 @@ from isometry._declare import manifold_of
 from isometry._dtypes import DTYPES
 from isometry._torch import is_fake
 from isometry._typing import Layer
-from isometry.parametrizations._coordinates import (
+from isometry.parametrizations._holder import (
     Constrained,
-    Coordinates,
-    coordinates_of,
+    CoordinatesHolder,
+    holders_of,
     holds_coordinates,
 )
 from isometry.parametrizations._owner import adapt, own_class
@@ -67,7 +73,7 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
     if parametrize.is_parametrized(module, name):
         lists = cast("nn.ModuleDict", module.parametrizations)
         parts = [type(part).__name__ for part in lists[name].children()]
-        remedy = "isometry.fold" if name in coordinates_of(module) else _REMOVE
+        remedy = "isometry.fold" if name in holders_of(module) else _REMOVE
         raise ValueError(
             f"`{name}` must not be constrained already; {kind} has {parts} on it. "
             f"Remove the parametrization first, with `{remedy}`."
@@ -132,43 +138,43 @@ def places_of(module: nn.Module, name: str) -> list[Place]:
     """
     own = parameters_of(module)
     # Searching all objects takes long in a large program. The search is not needed if
-    # the parameter has no more references than a new parameter has, or if only the
-    # dictionary of this module holds it.
+    # the parameter has no more references than a new parameter has, or if `own` is the
+    # only dictionary that refers to it.
     example = {name: nn.Parameter()}
     if sys.getrefcount(own[name]) <= sys.getrefcount(example[name]):
         return [(module, name)]
     weight = own[name]
-    holders = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
+    dictionaries = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
     tables = [(module, own)]
-    if holders != [id(own)]:
+    if dictionaries != [id(own)]:
         # a shallow copy of the module shares its `_parameters`, and does not count
         tables += [(m, t) for m in _modules() if (t := parameters_of(m)) is not own]
-    others = [
-        (holder, key)
-        for holder, table in tables
+    other_places = [
+        (owner, key)
+        for owner, table in tables
         for key, p in table.items()
-        if p is weight and not (holder is module and key == name)
+        if p is weight and not (owner is module and key == name)
     ]
-    lists = [holder for holder, _ in others if isinstance(holder, ParametrizationList)]
+    lists = [m for m, _ in other_places if isinstance(m, ParametrizationList)]
     if lists:
         raise ValueError(
             f"`{name}` must not be tied to a weight with a parametrization of its own; "
             f"got one with {type(lists[0][0]).__name__}. Remove the parametrization "
             f"first, with `{_REMOVE}`."
         )
-    return [(module, name), *others]
+    return [(module, name), *other_places]
 
 
-def tie(place: Place, coordinates: Coordinates) -> None:
-    """Replace the parameter at `place` with the weight that `coordinates` computes."""
+def tie(place: Place, holder: CoordinatesHolder) -> None:
+    """Replace the parameter at `place` with the weight that `holder` computes."""
     module, name = place
     if parametrize.is_parametrized(module):
         own_class(module)
     # torch turns the weight into a property that reads a list of parametrizations, and
-    # we replace this list with the shared `coordinates`
+    # we replace this list with the shared holder
     parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
-    cast("nn.ModuleDict", module.parametrizations)[name] = coordinates
-    coordinates.places += 1
+    cast("nn.ModuleDict", module.parametrizations)[name] = holder
+    holder.places += 1
     adapt(module, name)
 
 
@@ -182,7 +188,7 @@ def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
     return [
         Constrained(name, module, name, holder)
         for module in _modules()
-        for name, holder in coordinates_of(module).items()
+        for name, holder in holders_of(module).items()
         if holder in places_inside and (id(module), name) not in inside
     ]
 
@@ -206,7 +212,7 @@ def check_place(module: nn.Module, name: str, parameter: Any) -> None:
     if not (replaces or was_constrained):
         return
     for owner in _modules():
-        for holder in coordinates_of(owner).values():
+        for holder in holders_of(owner).values():
             if parameters_of(holder).get("original") is parameter:
                 raise ValueError(
                     f"`{name}` must not be tied to the coordinates of a constrained "

@@ -9,7 +9,7 @@ from isometry._orthonormal import unitarity_defect
 from isometry.groups import AbstractRetraction
 from isometry.lab.network import network_of
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.parametrizations._coordinates import constrained
+from isometry.parametrizations._holder import constrained
 
 
 @torch.no_grad()

@@ -21,8 +21,8 @@ from isometry.nn._cell import AbstractCell, State
 from isometry.nn._recurrent import AbstractRecurrent, forget_factory_options
 from isometry.nn._scan import Weights, input_drive, scan
 from isometry.nn._sequence import Pass
-from isometry.parametrizations._coordinates import coordinates_of
 from isometry.parametrizations._fold import fold
+from isometry.parametrizations._holder import holders_of
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class AbstractComparatorCell(AbstractCell):
                 X.copy_(values[name])
         # During this method, a constrained weight is a plain parameter. At the end, its
         # constraint starts from the new values.
-        for name in coordinates_of(self):
+        for name in holders_of(self):
             getattr(self, name).copy_(values[name])
 
 

@@ -1,16 +1,16 @@
-"""Coordinates of constrained weights, in a subclass of `ParametrizationList`.
+"""The module that holds the coordinates of a weight and computes the weight.
 
 For each parametrized weight, torch keeps a `ParametrizationList` in the module
 `parametrizations` of the weight's owner. Its parameter `original` is what an optimizer
-trains, and calling the list computes the weight. Ours is a `Coordinates` object: its
-`original` holds the coordinates, its first element is the constraint that computes the
-weight from them, and users may add parametrizations of their own after it. Tied weights
-share one such object.
+trains, and calling the list computes the weight. Ours is a `CoordinatesHolder`, called
+a holder for short: its `original` holds the coordinates, its first element is the
+constraint that computes the weight from them, and users may add parametrizations of
+their own after it. Tied weights share one holder.
 
-`Coordinates` computes the weight, or takes it from a cache. It also deals with
-everything else that may happen to a weight: an assignment (`right_inverse`), a function
-that initializes it (`initializing`), a copy (`__setstate__`), a cast or a change of
-device (`_apply`), and a checkpoint (`_load_from_state_dict`).
+The holder computes the weight, or takes it from a cache. It also deals with everything
+else that may happen to a weight: an assignment (`right_inverse`), a function that
+initializes it (`initializing`), a copy (`__setstate__`), a cast or a change of device
+(`_apply`), and a checkpoint (`_load_from_state_dict`).
 """
 
 from collections.abc import Iterator
@@ -31,17 +31,17 @@ from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
 
-# All `Coordinates` whose base moves automatically. torch calls our hook after a step of
-# any optimizer, but passes only the optimizer and no modules. So the hook finds the
-# bases here. Coordinates leave the set when their module is deleted.
-MOVING: "WeakSet[Coordinates]" = WeakSet()
+# All holders whose base moves automatically. torch calls our hook after a step of any
+# optimizer, but passes only the optimizer and no modules. So the hook finds the bases
+# here. A holder leaves the set when it is deleted.
+MOVING: "WeakSet[CoordinatesHolder]" = WeakSet()
 
 # The attribute that marks a parameter as coordinates. A deep copy of the parameter does
-# not have it until `Coordinates` sets it again.
+# not have it until the holder sets it again.
 _MARK = "_isometry_coordinates"
 
 
-class Coordinates(ParametrizationList):
+class CoordinatesHolder(ParametrizationList):
     """Holds the coordinates, as `original`, and computes the weight from them.
 
     The coordinates stay in float32 or wider when the module is cast to half precision.
@@ -52,8 +52,8 @@ class Coordinates(ParametrizationList):
     # True while a function initializes the weight. Meanwhile `original` holds the
     # weight itself.
     is_initializing = False
-    # The number of places, each a name in a module, that got their weight from these
-    # coordinates. Some of them may have been deleted since.
+    # The number of places, each a name in a module, that got their weight from this
+    # holder. Some of them may have been deleted since.
     places = 0
 
     @property
@@ -256,18 +256,18 @@ def _equal(X: Tensor, Y: Tensor) -> bool:
 def holds_coordinates(parameter: nn.Parameter) -> bool:
     """Whether the parameter holds coordinates, or did before a constraint was removed.
 
-    `Coordinates` marks its parameter with the attribute `_MARK`, and marks it again
-    after torch has converted, loaded or copied the module. The mark is missing if
-    something else, such as FSDP, has replaced the parameter.
+    A holder marks its parameter with the attribute `_MARK`, and marks it again after
+    torch has converted, loaded or copied the module. The mark is missing if something
+    else, such as FSDP, has replaced the parameter.
     """
     return getattr(parameter, _MARK, False)
 
 
-def coordinates_of(module: nn.Module) -> dict[str, Coordinates]:
-    """The `Coordinates` of each constrained weight of `module`, without submodules."""
+def holders_of(module: nn.Module) -> dict[str, CoordinatesHolder]:
+    """The holders of the weights of `module` itself, by the names of the weights."""
     lists = getattr(module, "parametrizations", None)
     items = lists.items() if isinstance(lists, nn.ModuleDict) else ()
-    return {name: parts for name, parts in items if isinstance(parts, Coordinates)}
+    return {name: h for name, h in items if isinstance(h, CoordinatesHolder)}
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Constrained:
     key: str
     owner: nn.Module
     name: str
-    holder: Coordinates
+    holder: CoordinatesHolder
 
     @property
     def coordinates(self) -> nn.Parameter:
@@ -316,7 +316,7 @@ def constrained(
     check_is_module(module, remedy="Pass the model, or a constrained layer.")
     entries = {}
     for path, owner in module.named_modules(remove_duplicate=remove_duplicate):
-        for name, holder in coordinates_of(owner).items():
+        for name, holder in holders_of(owner).items():
             key = f"{path}.{name}" if path else name
             entry = Constrained(key, owner, name, holder)
             entries.setdefault(holder if remove_duplicate else key, entry)
