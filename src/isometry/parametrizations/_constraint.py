@@ -75,7 +75,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
     def right_inverse(self, W: Tensor) -> Tensor:
         """Check the weight `W`, set the buffer to match, and return coordinates."""
         check_is_tensor(W, name="value")
-        return self.start(self.point(W))
+        return self.start(self.checked_points(W))
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
                 f"leave parameters with 'parametrizations' in their name alone."
             )
 
-    def point(self, W: Tensor) -> Tensor:
+    def checked_points(self, W: Tensor) -> Tensor:
         """The points of the weight `W`, checked, in float32 or wider, and polished.
 
         Polishing removes rounding errors.
