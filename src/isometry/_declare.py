@@ -298,6 +298,6 @@ def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManif
     if not isinstance(manifold, AbstractManifold):
         raise TypeError(
             f"`manifold` must be a manifold of isometry.groups, such as SO(4)"
-            f"{otherwise}; got {manifold!r}. Create one with its sizes."
+            f"{otherwise}; got {manifold!r}."
         )
     return manifold
