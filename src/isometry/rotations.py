@@ -52,7 +52,8 @@ def from_vector(v: Tensor) -> Tensor:
         TypeError: if `v` is not a real floating-point tensor.
     """
     _check(v, "v", 3)
-    dtype, v = v.dtype, in_float32_or_wider(v)
+    dtype = v.dtype
+    v = in_float32_or_wider(v)
     s = (v * v).sum(-1)[..., None, None]
     small = s < 1
     theta = torch.where(small, 1, s).sqrt()
@@ -112,7 +113,8 @@ def from_quaternion(q: Tensor) -> Tensor:
         TypeError: if `q` is not a real floating-point tensor.
     """
     _check(q, "q", 4)
-    dtype, q = q.dtype, in_float32_or_wider(q)
+    dtype = q.dtype
+    q = in_float32_or_wider(q)
     # divide by the largest absolute value first, so that the squared length neither
     # overflows nor underflows
     q = q / q.detach().abs().amax(-1, keepdim=True)
@@ -205,8 +207,9 @@ def _cross(v: Tensor) -> Tensor:
 
 def _square(v: Tensor) -> Tensor:
     """The square of `_cross(v)`, which is v v^T - (v . v) I."""
-    outer, square = v[..., :, None] * v[..., None, :], (v * v).sum(-1)[..., None, None]
-    return outer - square * identity(v)
+    outer = v[..., :, None] * v[..., None, :]
+    squared_length = (v * v).sum(-1)[..., None, None]
+    return outer - squared_length * identity(v)
 
 
 def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:

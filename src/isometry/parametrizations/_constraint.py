@@ -185,7 +185,8 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         if layout.blocks > 1:
             points += f".unflatten(-2, ({layout.blocks}, -1))"
         if layout.transpose:
-            points, back = f"{points}.mT", f".mT{back}"
+            points += ".mT"
+            back = f".mT{back}"
         return f"{self.manifold}.nearest({points}){back}"
 
     def _map_bytes(self, device: torch.device | None = None) -> Tensor:

@@ -115,7 +115,8 @@ def _diagnosis(
 
 def _border_and_condition(entry: Constrained) -> tuple[float | None, float | None]:
     """The numbers `border_distance` and `condition` of a `Diagnosis`."""
-    constraint, manifold = entry.constraint, entry.constraint.manifold
+    constraint = entry.constraint
+    manifold = constraint.manifold
     if not isinstance(constraint, Trivialization):
         return None, None
     X = constraint.layout.points(whole(entry.coordinates.detach()))

@@ -154,7 +154,8 @@ class CoordinatesHolder(ParametrizationList):
     @torch.no_grad()
     def _start_near(self, W: Tensor) -> Tensor:
         """Start near `W`, or where `init` says, and return the coordinates."""
-        constraint, manifold = self.constraint, self.constraint.manifold
+        constraint = self.constraint
+        manifold = constraint.manifold
         points = constraint.layout.points(W)
         Q = initial_point(manifold, points, constraint.init, None)
         return constraint.start(manifold.polish(Q))
@@ -164,6 +165,7 @@ class CoordinatesHolder(ParametrizationList):
     ) -> None:
         errors: list[str] = args[-1]
         has_base = f"{prefix}0.base" in state_dict
+        replacements = self._tensors_of_other_field(state_dict, prefix)
         # Missing coordinates are not an error here: a file may store a tied weight only
         # once, under the first of its names.
         if f"{prefix}original" not in state_dict:
@@ -184,13 +186,16 @@ class CoordinatesHolder(ParametrizationList):
                 f"`isometry.nn` have a base if they have `rebase_every` or "
                 f"`rebase_radius`."
             )
-        elif self._replace_other_field(state_dict, prefix):
+        elif replacements:
             field = "complex" if self.original.is_complex() else "real"
             errors.append(
                 f"`{prefix}original` must be {field}, like the weight on "
                 f"{self.constraint.manifold}; the checkpoint is not. Build the model "
                 f"with the dtype (an `ExpRNN` with the `unitary`) that was saved."
             )
+            # Otherwise torch would still load the saved tensors, and drop the imaginary
+            # part of a complex one.
+            state_dict.update(replacements)
         # Forget the remembered weights, which refer to the old tensors. With
         # `set_swap_module_params_on_conversion`, torch cannot swap a tensor to which
         # something else refers.
@@ -198,24 +203,16 @@ class CoordinatesHolder(ParametrizationList):
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._mark()
 
-    def _replace_other_field(self, state: dict[str, Any], prefix: str) -> bool:
-        """Replace saved tensors that are real where ours are complex, or vice versa.
-
-        The caller reports these tensors as an error. Our own tensors take their place.
-        Otherwise torch would still load the saved tensors, and drop the imaginary part
-        of a complex one.
-
-        Returns:
-            Whether there were such tensors.
-        """
-        tensors = {
-            f"{prefix}{key}": own
-            for key, own in (*self.named_parameters(), *self.named_buffers())
-            if isinstance(saved := state.get(f"{prefix}{key}"), Tensor)
-            and saved.is_complex() != own.is_complex()
-        }
-        state |= tensors
-        return bool(tensors)
+    def _tensors_of_other_field(
+        self, state: dict[str, Any], prefix: str
+    ) -> dict[str, Tensor]:
+        """Our tensors that are real where the saved ones are complex, or vice versa."""
+        tensors = {}
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            saved = state.get(f"{prefix}{name}")
+            if isinstance(saved, Tensor) and saved.is_complex() != tensor.is_complex():
+                tensors[f"{prefix}{name}"] = tensor
+        return tensors
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         constraint = self.constraint

@@ -67,10 +67,12 @@ def matrix_layout(
     if name == "weight" and isinstance(module, _CONVOLUTIONS | _TRANSPOSED):
         # The first axis of a kernel holds the output channels or, in a transposed
         # convolution, the input channels. Each group of channels has its own weights.
-        groups, flatten = module.groups, True
+        flatten = True
+        groups = module.groups
         rows, columns = shape[0], math.prod(shape[1:])
     else:
-        groups, flatten = 1, False
+        flatten = False
+        groups = 1
         rows, columns = shape[-2:]
     if type(blocks) is not int or blocks < 1 or rows % (blocks * groups):
         each = f" in each of {groups} groups" if groups > 1 else ""

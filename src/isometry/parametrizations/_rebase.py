@@ -146,8 +146,8 @@ def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:
     groups = optimizer.param_groups if optimizer is not None else []
     for group in groups:
         if any(p is X for p in group["params"]):
-            beta1, beta2, *_ = (*group.get("betas", ()), 0.0, 0.0)
-            return beta1, beta2
+            betas = [*group.get("betas", ()), 0.0, 0.0]
+            return betas[0], betas[1]
     return 0.0, 0.0
 
 

@@ -71,14 +71,14 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
-            base, retraction = self._buffers["base"], self.retraction
+            base = self._buffers["base"]
             # in the usual case, nothing needs to be rearranged, and nothing gathered
             # from other processes
             is_whole = type(X) in PLAIN and type(self._buffers["map"]) is Tensor
             if is_whole and self.is_upright and (base is None or type(base) is Tensor):
-                return self.manifold.point(X, base, retraction).to(self.dtype)
+                return self.manifold.point(X, base, self.retraction).to(self.dtype)
             X = self.layout.points(whole(X))
-            Q = self.manifold.point(X, self.base_point(), retraction)
+            Q = self.manifold.point(X, self.base_point(), self.retraction)
             return replicated_like(self.layout.weight(Q).to(self.dtype), self.map)
 
     @torch.no_grad()
@@ -196,5 +196,6 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
             parts.append("use_trivialization=False")
         for name in ("rebase_every", "rebase_radius"):
             value = getattr(self, name)
-            parts += [] if value is None else [f"{name}={value}"]
+            if value is not None:
+                parts.append(f"{name}={value}")
         return ", ".join(parts)
