@@ -161,9 +161,10 @@ def record(
     Pass `guarded=True` for a parameter, so that optimizers that ignore its manifold
     raise before a step.
     """
-    before = vars(module).pop(_ATTRIBUTE, None)
-    manifolds = {} if before is None else dict(before.manifolds)
-    names = frozenset() if before is None else before.guarded - {name}
+    no_declarations = Declarations({}, {}, frozenset())
+    old_declarations = vars(module).pop(_ATTRIBUTE, no_declarations)
+    manifolds = dict(old_declarations.manifolds)
+    names = old_declarations.guarded - {name}
     manifolds.pop(name, None)
     if manifold is not None:
         manifolds[name] = manifold
@@ -171,8 +172,8 @@ def record(
     # `isometry.fold`, a pickled torch layer loads where isometry is not installed.
     if manifolds:
         names = names | {name} if guarded else names
-        new = Declarations(vars(module)["_parameters"], manifolds, names)
-        setattr(module, _ATTRIBUTE, new)
+        declarations = Declarations(vars(module)["_parameters"], manifolds, names)
+        setattr(module, _ATTRIBUTE, declarations)
 
 
 def _manifolds(module: nn.Module) -> dict[str, AbstractManifold]:

@@ -184,8 +184,8 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
         _check(R, name, 3, axes=2)
     # a sum instead of the matrix product P^T Q, which autocast would compute in half
     # precision
-    wide = in_float32_or_wider(P)[..., :, None] * in_float32_or_wider(Q)[..., None, :]
-    q = to_quaternion(wide.sum(-3))
+    terms = in_float32_or_wider(P)[..., :, None] * in_float32_or_wider(Q)[..., None, :]
+    q = to_quaternion(terms.sum(-3))
     length = torch.linalg.vector_norm(q[..., :3], dim=-1)
     return (2 * torch.atan2(length, q[..., 3])).to(torch.result_type(P, Q))
 

@@ -207,10 +207,10 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
         errors: list[str] = args[-1]
-        saved = state_dict.get(f"{prefix}map")
-        if saved is not None:
+        saved_bytes = state_dict.get(f"{prefix}map")
+        if saved_bytes is not None:
             name = self.retraction.name
-            if not saved.is_meta and (got := _decoded(saved)) != name:
+            if not saved_bytes.is_meta and (got := _decoded(saved_bytes)) != name:
                 errors.append(
                     f"`{prefix}map` must be {name!r}, the map of the constraint; got "
                     f"{got!r}. Load into a model constrained with that map, then "
@@ -219,7 +219,7 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
             # Replace the saved name with our own: if their lengths differ, torch would
             # report that too. Do not take our name from the buffer `map`, which may be
             # on the meta device, and would stay there with `assign=True`.
-            state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
+            state_dict[f"{prefix}map"] = self._map_bytes(saved_bytes.device)
         problem = self.repair_checkpoint(state_dict, prefix)
         if problem is not None:
             errors.append(problem)
@@ -231,16 +231,16 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         return f"{self.manifold!r}, {self.retraction.name}{blocks}"
 
 
-def _decoded(saved: Tensor) -> str:
+def _decoded(saved_bytes: Tensor) -> str:
     """The name of a map, from the bytes in a checkpoint.
 
     If they cannot be decoded, the result is a text that shows their numbers.
     """
     # `int`, because casting a whole checkpoint turns bytes into floating-point numbers
     try:
-        return bytes(map(int, saved.tolist())).decode()
+        return bytes(map(int, saved_bytes.tolist())).decode()
     except (ValueError, OverflowError):
-        return str(saved.tolist())
+        return str(saved_bytes.tolist())
 
 
 def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:

@@ -105,11 +105,11 @@ def _diagnosis(
     condition: float | None,
 ) -> Diagnosis:
     """The `Diagnosis` of a weight with the points `Q`, given its other numbers."""
-    square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
+    is_square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
     errors = unitarity_defect(frames) / max(frames.shape[-1], 1) ** 0.5
     error = float(errors.max()) if errors.numel() else 0.0
-    angles = _eigenvalue_angles(Q) if square else None
+    angles = _eigenvalue_angles(Q) if is_square else None
     return Diagnosis(manifold, error, angles, border_distance, condition)
 
 

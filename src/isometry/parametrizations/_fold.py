@@ -36,7 +36,7 @@ def fold(module: Layer) -> Layer:
     """
     entries = constrained(module, remove_duplicate=False)
     entries += tied_elsewhere(entries)
-    weights = {id(entry.coordinates): _plain(entry) for entry in entries}
+    weights = {id(entry.coordinates): _plain_parameter(entry) for entry in entries}
     for entry in entries:
         owner, name = entry.owner, entry.name
         # a module may occur several times, and is folded at its first occurrence
@@ -47,8 +47,8 @@ def fold(module: Layer) -> Layer:
         # parameter. In our list that would be the coordinates, so replace our list with
         # one that holds the weight.
         weight = weights[id(entry.coordinates)]
-        plain = parametrize.ParametrizationList([nn.Identity()], weight, unsafe=True)
-        cast("nn.ModuleDict", owner.parametrizations)[name] = plain
+        new_list = parametrize.ParametrizationList([nn.Identity()], weight, unsafe=True)
+        cast("nn.ModuleDict", owner.parametrizations)[name] = new_list
         parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
         record(owner, name, None)
         restore_weights(owner)
@@ -66,7 +66,7 @@ def fold(module: Layer) -> Layer:
 # no error would say so.
 @torch.inference_mode(mode=False)
 @torch.no_grad()
-def _plain(entry: Constrained) -> nn.Parameter:
+def _plain_parameter(entry: Constrained) -> nn.Parameter:
     """A new parameter that holds the values of a constrained weight."""
     weight = getattr(entry.owner, entry.name)
     weight = weight.clone(memory_format=torch.contiguous_format)

@@ -115,11 +115,11 @@ def load_foreign(
             layer.adopt(state, f"{path}." if path else "")
     for entry in entries:
         prefix = _prefix(entry)
-        plain = state.pop(entry.key, None)
-        if plain is None:
+        plain_weight = state.pop(entry.key, None)
+        if plain_weight is None:
             weight = _peer_weight(state, prefix, entry, by_name.get(entry.key))
         else:
-            weight = plain
+            weight = plain_weight
             _check_weight(entry, weight)
         if weight is None:
             # the file has our own keys for this weight, or no keys at all for it
@@ -130,7 +130,7 @@ def load_foreign(
         points = twin.layout.points(weight.to(entry.coordinates))
         Q = twin.manifold.polish(twin.manifold.nearest(points))
         state[f"{prefix}original"] = twin.start(Q)
-        if plain is not None:
+        if plain_weight is not None:
             distance = float(torch.linalg.vector_norm(Q - points))
             _log.info(_NEAREST, entry.key, twin.manifold, distance)
         state |= {f"{prefix}0.{k}": v for k, v in twin.state_dict().items()}
@@ -150,11 +150,11 @@ def _maps_by_name(
     names = [entry.key for entry in entries]
     if not isinstance(retraction, Mapping):
         return dict.fromkeys(names, retraction)
-    unknown = sorted(map(str, retraction.keys() - set(names)))
-    if unknown:
+    unknown_names = sorted(map(str, retraction.keys() - set(names)))
+    if unknown_names:
         raise ValueError(
             f"`retraction` must name only constrained weights of the model; got "
-            f"{unknown}. Choose from {names}."
+            f"{unknown_names}. Choose from {names}."
         )
     return retraction
 
@@ -165,20 +165,25 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
     torch would raise too, but only after it has loaded the tensors that do fit. If
     `strict` is False, keys may be missing or unknown.
     """
-    own = module.state_dict()
+    own_state = module.state_dict()
     shapes = sorted(
         f"{key} {tuple(state[key].shape)}"
-        for key in own.keys() & state.keys()
-        if own[key].shape != state[key].shape
+        for key in own_state.keys() & state.keys()
+        if own_state[key].shape != state[key].shape
     )
-    absent = own.keys() - state.keys() if strict else set()
+    absent_keys = own_state.keys() - state.keys() if strict else set()
     # report a missing weight once, under the name that the user knows
     for entry in constrained(module, remove_duplicate=False):
         prefix = _prefix(entry)
-        if f"{prefix}original" in absent:
-            absent = {key for key in absent if not key.startswith(prefix)} | {entry.key}
-    extra = sorted(state.keys() - own.keys()) if strict else []
-    parts = {"unexpected": extra, "missing": sorted(absent), "other shapes": shapes}
+        if f"{prefix}original" in absent_keys:
+            absent_keys = {k for k in absent_keys if not k.startswith(prefix)}
+            absent_keys.add(entry.key)
+    extra_keys = sorted(state.keys() - own_state.keys()) if strict else []
+    parts = {
+        "unexpected": extra_keys,
+        "missing": sorted(absent_keys),
+        "other shapes": shapes,
+    }
     problems = [f"{what} {names}" for what, names in parts.items() if names]
     if problems:
         raise ValueError(
@@ -198,8 +203,8 @@ def _peer_weight(
     if f"{prefix}0.map" in state or f"{prefix}original" not in state:
         return None
     original, base = _pop_peer(state, prefix)
-    wide = original.shape[-2] < original.shape[-1]
-    X = in_float32_or_wider(original.mT if wide else original)
+    is_wide = original.shape[-2] < original.shape[-1]
+    X = in_float32_or_wider(original.mT if is_wide else original)
     with autocast_off(X.device):
         phi = _map_if_certain(entry.key, X) if choice is None else _peer_map(choice)
         Q = _peer_columns(phi, X)
@@ -207,7 +212,7 @@ def _peer_weight(
             _log.warning(_NO_BASE, entry.key)
         else:
             Q = base.to(Q) @ Q
-    weight = Q.mT if wide else Q
+    weight = Q.mT if is_wide else Q
     _check_weight(entry, weight)
     manifold = entry.constraint.manifold
     defect = manifold.worst_defect(entry.constraint.layout.points(weight))
@@ -256,8 +261,8 @@ def _map_if_certain(key: str, X: Tensor) -> AbstractMap:
     diagonal = X.diagonal(dim1=-2, dim2=-1)
     in_torch = not X.is_complex() and bool((diagonal.abs() == 1).all())
     maps = _TORCH_MAPS if in_torch else _GEOTORCH_MAPS
-    first, *others = (_peer_columns(phi, X) for phi in maps)
-    spread = max(float(torch.linalg.vector_norm(Q - first)) for Q in others)
+    Qs = [_peer_columns(phi, X) for phi in maps]
+    spread = max(float(torch.linalg.vector_norm(Q - Qs[0])) for Q in Qs[1:])
     # NaN passes here, because it is not above the bound; `_check_weight` refuses it
     if spread > unitary_bound(X.shape[-2], X.dtype):
         default = Householder() if in_torch and X.shape[-2] > X.shape[-1] else Exp()

@@ -46,9 +46,9 @@ def initial_point(
         return manifold.origin(*batch, dtype=X.dtype, device=X.device)
     sampler = ANGLES.get(init) if isinstance(init, str) else init
     if not callable(sampler):
-        known = ", ".join(map(repr, ["haar", "identity", *ANGLES]))
+        names = ", ".join(map(repr, ["haar", "identity", *ANGLES]))
         raise ValueError(  # noqa: TRY004 - an unknown name is a wrong value
-            f"`init` must be None (the nearest point), {known} or a function "
+            f"`init` must be None (the nearest point), {names} or a function "
             f"(shape, generator) -> angles; got {init!r}."
         )
     return _on_torus(manifold, batch, sampler, generator).to(X)
@@ -84,9 +84,9 @@ def _nearest(manifold: AbstractManifold, X: Tensor) -> Tensor:
     if is_fake(Q) or bool(Q.isfinite().all()) or not bool(X.isfinite().all()):
         return Q
     points = Q.reshape(-1, *manifold.shape).flatten(1)
-    bad = int((~points.isfinite()).any(-1).sum())
+    count = int((~points.isfinite()).any(-1).sum())
     raise ValueError(
         f"the weight must have a nearest point on {manifold}; got NaN or infinity from "
-        f"`nearest` for {bad} of {len(points)} points. Give the weight another value "
+        f"`nearest` for {count} of {len(points)} points. Give the weight another value "
         f"first, or draw the initial weight, for instance with `init='haar'`."
     )

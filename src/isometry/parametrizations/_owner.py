@@ -39,9 +39,10 @@ def own_class(module: nn.Module) -> None:
     """
     cls = type(module)
     # `type` creates these two entries itself
-    automatic = ("__dict__", "__weakref__")
-    inner = {k: v for k, v in vars(cls).items() if k not in automatic}
-    object.__setattr__(module, "__class__", type(cls.__name__, cls.__bases__, inner))
+    automatic_names = ("__dict__", "__weakref__")
+    namespace = {k: v for k, v in vars(cls).items() if k not in automatic_names}
+    new_class = type(cls.__name__, cls.__bases__, namespace)
+    object.__setattr__(module, "__class__", new_class)
 
 
 def adapt(module: nn.Module, name: str) -> None:

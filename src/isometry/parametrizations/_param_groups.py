@@ -49,17 +49,17 @@ def param_groups(
     decay = {} if weight_decay is None else {"weight_decay": weight_decay}
     check_not_negative(lr=lr, orthogonal_lr_ratio=orthogonal_lr_ratio, **decay)
     # keyed by identity, so that a shared parameter is listed once
-    slow = {id(entry.coordinates): entry.coordinates for entry in constrained(module)}
-    not_plain = set(slow)
+    coordinates = {id(e.coordinates): e.coordinates for e in constrained(module)}
+    special_ids = set(coordinates)
     by_manifold: dict[AbstractManifold, list[nn.Parameter]] = {}
     for _, p, manifold in declared_parameters(module):
         by_manifold.setdefault(manifold, []).append(p)
-        not_plain.add(id(p))
-    plain = [p for p in module.parameters() if id(p) not in not_plain]
+        special_ids.add(id(p))
+    plain_parameters = [p for p in module.parameters() if id(p) not in special_ids]
     rate = {"lr": lr * orthogonal_lr_ratio, "weight_decay": 0.0}
     groups = [
-        {"params": plain, "lr": lr, **decay},
-        {"params": list(slow.values()), **rate},
+        {"params": plain_parameters, "lr": lr, **decay},
+        {"params": list(coordinates.values()), **rate},
         *({"params": ps, **rate, "manifold": m} for m, ps in by_manifold.items()),
     ]
     return [group for group in groups if group["params"]]

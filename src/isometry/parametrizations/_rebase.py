@@ -77,14 +77,14 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     References:
         [Lez19] algorithm 1, which does not change the momentum.
     """
-    moving = [
+    pairs = [
         (entry.constraint, entry.coordinates)
         for entry in constrained(module)
         if isinstance(entry.constraint, Trivialization)
     ]
-    if optimizer is not None and moving:
-        _check_owner(optimizer, [X for _, X in moving])
-    for constraint, X in moving:
+    if optimizer is not None and pairs:
+        _check_owner(optimizer, [X for _, X in pairs])
+    for constraint, X in pairs:
         move(constraint, X, optimizer)
     return module
 
@@ -103,8 +103,10 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
         state = optimizer.state.get(X, {})
     velocities = [state[key] for key in _VELOCITIES if _fits(state.get(key), X)]
     # when a module is cast, the state of its optimizer keeps the old dtype
-    moved = constraint.move_base(whole(X), [whole(v).to(X.dtype) for v in velocities])
-    for velocity, new in zip(velocities, moved, strict=True):
+    new_velocities = constraint.move_base(
+        whole(X), [whole(v).to(X.dtype) for v in velocities]
+    )
+    for velocity, new in zip(velocities, new_velocities, strict=True):
         velocity.copy_(sharded_like(new, velocity))
     X.zero_()
     X.grad = None
@@ -168,8 +170,8 @@ def _check_owner(optimizer: Optimizer, coordinates: list[Tensor]) -> None:
             f"`optimizer` must be a torch.optim.Optimizer; got "
             f"{type(optimizer).__name__}. Pass the optimizer of the coordinates."
         )
-    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(X) in known for X in coordinates):
+    trained_ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(id(X) in trained_ids for X in coordinates):
         raise ValueError(
             "`optimizer` must have the coordinates of the module among its parameters; "
             "got an optimizer with none of them. Pass the optimizer that trains them."
@@ -218,19 +220,19 @@ def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     _forget(optimizer)
     # One optimizer may call another. Together they take a single step, which ends when
     # the outer optimizer's step ends.
-    others = [other for ref in _running if (other := ref()) is not None]
-    if any(_calls_this(other) for other in others):
+    other_optimizers = [other for ref in _running if (other := ref()) is not None]
+    if any(_calls_this(other) for other in other_optimizers):
         return
     # a fused optimizer skips its step if a GradScaler has found infinity
     if getattr(optimizer, "found_inf", False):
         return
-    moving = {id(holder.original): holder for holder in MOVING}
+    holders = {id(holder.original): holder for holder in MOVING}
     # All ranks must gather the same sharded coordinates at the same time. So take them
     # in the order of the optimizer's parameters, which is the same on all ranks.
     for X in [p for group in optimizer.param_groups for p in group["params"]]:
-        if id(X) not in moving or not X.requires_grad:
+        if id(X) not in holders or not X.requires_grad:
             continue
-        constraint = cast("Trivialization", moving[id(X)].constraint)
+        constraint = cast("Trivialization", holders[id(X)].constraint)
         constraint.steps += 1
         if _due(constraint, X):
             move(constraint, X, optimizer)

@@ -80,10 +80,10 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
         )
     parameters = parameters_of(module)
     if not isinstance(parameters.get(name), nn.Parameter):
-        known = [key for key, p in parameters.items() if p is not None]
+        names = [key for key, p in parameters.items() if p is not None]
         raise TypeError(
             f"`{name}` must be a parameter of the module; {kind} has the parameters "
-            f"{known}. Pass the layer that owns it (in a model, "
+            f"{names}. Pass the layer that owns it (in a model, "
             f"`model.get_submodule(...)`), and its name there."
         )
     # call this while no local variable refers to the parameter, because `places_of`
@@ -136,19 +136,21 @@ def places_of(module: nn.Module, name: str) -> list[Place]:
     Raises:
         ValueError: if a parametrized weight is computed from the parameter.
     """
-    own = parameters_of(module)
+    parameters = parameters_of(module)
     # Searching all objects takes long in a large program. The search is not needed if
     # the parameter has no more references than a new parameter has, or if `own` is the
     # only dictionary that refers to it.
     example = {name: nn.Parameter()}
-    if sys.getrefcount(own[name]) <= sys.getrefcount(example[name]):
+    if sys.getrefcount(parameters[name]) <= sys.getrefcount(example[name]):
         return [(module, name)]
-    weight = own[name]
+    weight = parameters[name]
     dictionaries = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
-    tables = [(module, own)]
-    if dictionaries != [id(own)]:
+    tables = [(module, parameters)]
+    if dictionaries != [id(parameters)]:
         # a shallow copy of the module shares its `_parameters`, and does not count
-        tables += [(m, t) for m in _modules() if (t := parameters_of(m)) is not own]
+        tables += [
+            (m, t) for m in _modules() if (t := parameters_of(m)) is not parameters
+        ]
     other_places = [
         (owner, key)
         for owner, table in tables
@@ -180,16 +182,16 @@ def tie(place: Place, holder: CoordinatesHolder) -> None:
 
 def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
     """Entries for all other places that share a constrained weight with `entries`."""
-    inside = {(id(entry.owner), entry.name): entry.holder for entry in entries}
-    places_inside = Counter(inside.values())
+    holders = {(id(entry.owner), entry.name): entry.holder for entry in entries}
+    counts = Counter(holders.values())
     # as in `places_of`, search all objects only if that is necessary
-    if all(holder.places <= count for holder, count in places_inside.items()):
+    if all(holder.places <= count for holder, count in counts.items()):
         return []
     return [
         Constrained(name, module, name, holder)
         for module in _modules()
         for name, holder in holders_of(module).items()
-        if holder in places_inside and (id(module), name) not in inside
+        if holder in counts and (id(module), name) not in holders
     ]
 
 

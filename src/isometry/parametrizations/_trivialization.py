@@ -118,9 +118,11 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         with autocast_off(X.device):
             tangents = [torch.func.jvp(points, (X,), (v,))[1] for v in velocities]
             Q = self.manifold.polish(points(X))
-            moved = [self.layout.weight(self.manifold.velocity(Q, E)) for E in tangents]
+            new_velocities = [
+                self.layout.weight(self.manifold.velocity(Q, E)) for E in tangents
+            ]
         self.start(Q)
-        return moved
+        return new_velocities
 
     @torch.no_grad()
     def repair(self) -> None:
