@@ -184,19 +184,6 @@ def check_joined(here: Tensor, there: Tensor, *, remedy: str) -> None:
         )
 
 
-def unitary_bound(n: int, dtype: torch.dtype) -> float:
-    r"""Largest defect accepted as rounding: $10\, n \max(4, \sqrt n)\, \varepsilon$.
-
-    The defect of a matrix $Q$ with $n$ rows is $\lVert Q^H Q - I \rVert_F$.
-    """
-    # The bound accepts the unitary matrices that torch computes. It was compared with
-    # the defect of `matrix_exp` for Gaussian skew matrices, both unscaled and scaled to
-    # norm pi. The defect was at most 0.66 of the bound (at n = 2, in 2000 samples), and
-    # at most half of the bound from n = 16 to 512. The defect of qr, svd and
-    # `nn.init.orthogonal_` is less than a tenth of the bound.
-    return 10 * n * max(4.0, n**0.5) * torch.finfo(dtype).eps
-
-
 def check_skew(A: Tensor, *, name: str = "A") -> None:
     r"""Raise unless $\lVert A + A^H \rVert_F \le 4 \varepsilon \lVert A \rVert_F$.
 
@@ -236,29 +223,3 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
             f"{defect.flatten()[index]:.1e}, above {bound.flatten()[index]:.1e} "
             f"for {A.dtype}. Use `isometry.linalg.skew`, or (A - A^H) / 2."
         )
-
-
-def is_finite(X: Tensor) -> Tensor:
-    """For each matrix, whether all its entries are finite; shape `(*batch, 1, 1)`."""
-    return X.isfinite().all(-1).all(-1)[..., None, None]
-
-
-def nan_unless_finite(X: Tensor) -> Tensor:
-    """Zero for each matrix whose entries are all finite, and NaN for the others.
-
-    Several maps add this number to their result, because LAPACK may return finite
-    numbers for a matrix that contains NaN. The number is also NaN if the sum of the
-    entries overflows. It is not computed as `0 * sum`, which Inductor simplifies to 0.
-
-    Returns:
-        Shape `(*batch, 1, 1)`.
-    """
-    return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
-
-
-def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
-    """Zero where `condition` holds, and NaN elsewhere, in the dtype of `like`."""
-    # The square root of -1 gives the NaN. Inductor would simplify `0 / condition` to
-    # zero, and torch before 2.10 cannot save an exported program with the constant NaN.
-    poison = torch.where(condition, 0.0, -1.0).to(like.real.dtype).sqrt()
-    return torch.complex(poison, poison) if like.is_complex() else poison

@@ -26,6 +26,19 @@ def unitarity_defect(Q: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(defect(Q))
 
 
+def unitary_bound(n: int, dtype: torch.dtype) -> float:
+    r"""Largest defect accepted as rounding: $10\, n \max(4, \sqrt n)\, \varepsilon$.
+
+    The defect of a matrix $Q$ with $n$ rows is $\lVert Q^H Q - I \rVert_F$.
+    """
+    # The bound accepts the unitary matrices that torch computes. It was compared with
+    # the defect of `matrix_exp` for Gaussian skew matrices, both unscaled and scaled to
+    # norm pi. The defect was at most 0.66 of the bound (at n = 2, in 2000 samples), and
+    # at most half of the bound from n = 16 to 512. The defect of qr, svd and
+    # `nn.init.orthogonal_` is less than a tenth of the bound.
+    return 10 * n * max(4.0, n**0.5) * torch.finfo(dtype).eps
+
+
 def newton_schulz(Q: Tensor) -> Tensor:
     r"""A Newton-Schulz step, $Q (3I - Q^H Q) / 2$, which squares a small defect.
 

@@ -8,13 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import (
-    check_angles,
-    check_joined,
-    check_size,
-    is_finite,
-    no_torus,
-)
+from isometry._checks import check_angles, check_joined, check_size, no_torus
+from isometry._nan import is_finite
 from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry._torch import autocast_off, constant_in_graphs
 from isometry.groups._ambient import arrays, fixed_gaussian, flat

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_batch, check_is_tensor, no_torus, unitary_bound
+from isometry._checks import check_batch, check_is_tensor, no_torus
+from isometry._orthonormal import unitary_bound
 from isometry._torch import is_fake
 from isometry.groups._frames import AbstractFrame, AmbientFrame
 from isometry.groups._maps import (
@@ -280,9 +281,8 @@ class AbstractManifold(AbstractFullPrecision, ABC):
         # The bound accepts the orthogonal matrices that torch computes. Points that we
         # compute have smaller defects, which tests/groups/test_membership.py measures.
         # The largest defects occur in U(1): 4 n eps for samples, 6 n eps for products
-        # of two points, and 7.5 n eps for retractions. There is one exception: the
-        # defect of the adjoint representation of SU(3) is computed through a logarithm,
-        # and is up to 15 n eps.
+        # of two points, and 7.5 n eps for retractions. An exception is the adjoint
+        # representation of SU(3): its defect, through a logarithm, is up to 15 n eps.
         return unitary_bound(max(1, *self.shape), dtype)
 
     def worst_defect(self, Q: Tensor) -> float:

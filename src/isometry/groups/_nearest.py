@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from isometry._checks import is_finite
+from isometry._nan import is_finite
 from isometry._orthonormal import identity
 from isometry._torch import refuse_nested_forward_mode
 from isometry.linalg import polar

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_has_numbers, is_finite
+from isometry._checks import check_has_numbers
+from isometry._nan import is_finite
 from isometry._orthonormal import newton_schulz
 from isometry._torch import refuse_nested_forward_mode
 from isometry.groups._ambient import fixed_gaussian

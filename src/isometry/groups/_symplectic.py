@@ -5,8 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isometry._checks import unitary_bound
-from isometry._orthonormal import identity, newton_schulz, unitarity_defect
+from isometry._orthonormal import (
+    identity,
+    newton_schulz,
+    unitarity_defect,
+    unitary_bound,
+)
 from isometry._torch import is_fake, refuse_nested_forward_mode
 from isometry.groups._ambient import fixed_gaussian
 from isometry.groups._group import AbstractClassicalGroup

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import nan_unless_finite
+from isometry._nan import nan_unless_finite
 from isometry._orthonormal import newton_schulz, unit_vectors, unitarity_defect
 from isometry.groups._derived import with_derivative
 from isometry.groups._group import AbstractClassicalGroup

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from isometry._checks import check_square, nan_unless, nan_unless_finite
+from isometry._checks import check_square
 from isometry._dtypes import in_float32_or_wider
+from isometry._nan import nan_unless, nan_unless_finite
 from isometry._orthonormal import identity
 from isometry._typing import Square
 from isometry.linalg._skew import with_skew_gradient

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_square, is_finite, nan_unless, unitary_bound
+from isometry._checks import check_square
 from isometry._dtypes import in_float32_or_wider
+from isometry._nan import is_finite, nan_unless
 from isometry._operators import needs_operator, opaque
-from isometry._orthonormal import identity, unitarity_defect
+from isometry._orthonormal import identity, unitarity_defect, unitary_bound
 from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from isometry._checks import is_finite
+from isometry._nan import is_finite
 
 # dimension of the Krylov space in `krylov_norm`
 _KRYLOV = 12

@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from isometry._checks import check_square, nan_unless_finite
+from isometry._checks import check_square
 from isometry._dtypes import in_float32_or_wider
+from isometry._nan import nan_unless_finite
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off, constant_in_graphs
 from isometry._typing import Square

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from isometry._checks import check_matrix, nan_unless_finite
+from isometry._checks import check_matrix
 from isometry._dtypes import in_float32_or_wider
+from isometry._nan import nan_unless_finite
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Matrix

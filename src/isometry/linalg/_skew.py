@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from isometry._backend import backend_for, is_large
-from isometry._checks import check_square, is_finite
+from isometry._checks import check_square
+from isometry._nan import is_finite
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
 

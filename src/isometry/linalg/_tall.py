@@ -6,8 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from isometry._checks import check_same_shape, check_tall, nan_unless
+from isometry._checks import check_same_shape, check_tall
 from isometry._dtypes import PRECISIONS, in_float32_or_wider
+from isometry._nan import nan_unless
 from isometry._orthonormal import defect, identity
 from isometry._torch import autocast_off
 from isometry._typing import Matrix

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isometry._checks import check_has_numbers, is_finite
+from isometry._checks import check_has_numbers
 from isometry._declare import declared_parameters, points
 from isometry._dtypes import in_float32_or_wider
+from isometry._nan import is_finite
 from isometry._orthonormal import unitarity_defect
 from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.parametrizations._holder import Constrained, constrained

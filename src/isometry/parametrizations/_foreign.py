@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isometry._checks import unitary_bound
 from isometry._dtypes import in_float32_or_wider
+from isometry._orthonormal import unitary_bound
 from isometry._torch import autocast_off
 from isometry.groups import AbstractMap, AbstractRetraction, Cayley, Exp, Householder
 from isometry.groups._maps import MapLike, parse_map

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import nan_unless_finite
+from isometry._nan import nan_unless_finite
 from isometry._operators import largest
 from isometry._orthonormal import identity
 from isometry.groups._maps.abstract import LONG_STEP, AbstractRetraction

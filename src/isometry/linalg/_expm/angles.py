@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from isometry._backend import PowerSums
-from isometry._checks import nan_unless
+from isometry._nan import nan_unless
 
 # Bounds on angles are widened by this factor, because the power sums are rounded.
 # Without the factor, upper bounds were too low by a relative error of up to 1.02e-3, in
