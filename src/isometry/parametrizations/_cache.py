@@ -5,23 +5,34 @@ same tensor until its inputs change or a backward pass goes through it. Without
 gradients, it is computed once, and again only after a change.
 
 Each `CoordinatesHolder` has a `Memory`. It keeps a weight without a graph and, for each
-thread, a weight with a graph. Each is in an `Entry`, which knows from which tensors the
-weight was computed, and can tell whether one of them has changed. A read calls the
-property that `read_fast` makes. If no graph is needed and the weight without a graph is
-still valid, the property returns it. Otherwise it calls `read_weight`, which looks for
-a valid entry. If there is none, `_compute` makes one. A weight with a graph is the
-output of a single node of autograd, `Shared`. A hook on this node drops the entry when
-a backward pass reaches the weight.
+thread, a weight with a graph. Each is in an `Entry`, which can tell whether it is still
+valid. A read calls the property that `read_fast` makes. If no graph is needed and the
+entry without a graph is valid, the property returns its weight. Otherwise it calls
+`read_weight`, which looks for a valid entry. If there is none, `_compute` makes one. A
+weight with a graph is the output of a single node of autograd, `Shared`. A hook on this
+node drops the entry when a backward pass reaches the weight.
 
-To notice every change, a read compares all bytes of the coordinates, of the base (or of
-the phases, for products of reflections), and of the weight itself, because a write
-through `.data` or a numpy view leaves no other trace. Bytes are compared only on the
-CPU: on other devices the host would have to wait for the result. On those devices,
-torch's version counters are compared instead. A weight is then remembered only if it
-has a graph, and only while the graph or something else refers to it.
+A weight's inputs are the coordinates and, if there is one, the base (or the phases, for
+products of reflections). Four tests find out whether something has changed:
+
+| test | when | what it compares |
+| --- | --- | --- |
+| `Entry.is_valid` | at a read that needs no graph | objects, contents |
+| `Entry.find` | at all other reads | objects, contents, versions, region |
+| `Memory.prepare` | before a weight is computed | inputs: objects, contents |
+| `_recompute` | if another backward pass needs the graph | inputs: contents |
+
+- Objects: the inputs and the constraint must be the same Python objects as before.
+- Contents: all bytes of the inputs and of the weight itself, because a write through
+  `.data` or a numpy view leaves no other trace. Bytes are compared only on the CPU: on
+  other devices the host would have to wait for the result. There, `_watch_contents`
+  compares version counters and addresses of the inputs instead. A weight is then
+  remembered only if it has a graph, and only while the graph or something else refers
+  to it.
+- Versions: torch's counters of writes to the inputs and to the weight.
+- Region: the part of a network that activation checkpointing runs twice, if any.
 """
 
-import operator
 import threading
 import weakref
 from collections.abc import Callable
@@ -31,8 +42,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
-from isometry._backend.memory import PLAIN, is_block
-from isometry._backend.memory import unchanged as unchanged_bytes
+from isometry._backend.memory import PLAIN, is_block, unchanged
 from isometry._backend.watch import UnchangedCheck
 from isometry._torch import (
     HIDDEN_HOOK,
@@ -69,10 +79,10 @@ def read_fast(module: nn.Module, name: str) -> None:
     parametrization on top.
     """
     cls: Any = type(module)
-    slow = getattr(cls, name)
+    torch_property = getattr(cls, name)
     # `fget` is looked up here and not inside `read`, because Dynamo in torch 2.7 cannot
     # trace the lookup
-    read_slowly = slow.fget
+    read_slowly = torch_property.fget
 
     def read(module: Any) -> Tensor:
         # a compiler must trace the computation, not a remembered weight
@@ -80,37 +90,31 @@ def read_fast(module: nn.Module, name: str) -> None:
             return read_slowly(module)
         holder = module._modules["parametrizations"]._modules[name]
         # lookups in `__dict__` are faster than reading attributes of a module
-        own = holder.__dict__
-        parts, entry = own["_modules"], own["memory"].without_graph
+        attributes = holder.__dict__
+        parts = attributes["_modules"]
         # leave it to torch's property if the user has added a parametrization on top
         # (with the key "1"), or if forward mode is on
         if "1" in parts or forward_mode["_current_level"] >= 0:
             return read_slowly(module)
-        X, constraint = own["_parameters"]["original"], parts["0"]
+        X = attributes["_parameters"]["original"]
+        constraint = parts["0"]
+        memory = attributes["memory"]
+        entry = memory.without_graph
         if (
             entry is not None
-            and X is entry.X
-            and constraint is entry.constraint
-            and entry.buffers[entry.depends_on] is entry.buffer
             and not (_is_grad_enabled() and X.requires_grad)
-            and entry.unchanged()
+            and entry.is_valid(X, constraint)
         ):
             return entry.weight
         if holder.is_initializing or parametrizations_are_cached():
             return read_slowly(module)
-        return read_weight(own["memory"], X, constraint)
+        return read_weight(memory, X, constraint)
 
-    setattr(cls, name, property(read, slow.fset))
+    setattr(cls, name, property(read, torch_property.fset))
 
 
 def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
-    """The weight with coordinates `X`, remembered or computed.
-
-    Args:
-        memory: holds the weights that were computed before.
-        X: the coordinates.
-        constraint: computes the weight from the coordinates.
-    """
+    """The weight with coordinates `X`, from `memory` or computed by `constraint`."""
     buffer = constraint._buffers[constraint.depends_on]
     inputs = (X,) if buffer is None else (X, buffer)
     if not _may_remember(inputs):
@@ -126,7 +130,7 @@ def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> 
         entry = getattr(memory.threads, "entry", None)
     else:
         entry = memory.without_graph
-    weight = None if entry is None else entry.find(inputs, region)
+    weight = None if entry is None else entry.find(X, constraint, region)
     if weight is not None:
         return weight
     if with_graph and not torch.is_inference_mode_enabled():
@@ -141,12 +145,12 @@ def _compute(
 ) -> Tensor:
     """Compute the weight, with a graph if gradients are on, and try to remember it."""
     with_graph = torch.is_grad_enabled()
-    unchanged = memory.watch(inputs, constraint)
+    same_inputs = memory.prepare(inputs, constraint)
     if with_graph and region is None:
-        weight: Tensor = Shared.apply(constraint, unchanged, inputs[0])
+        weight: Tensor = Shared.apply(constraint, same_inputs, inputs[0])
     else:
         weight = constraint(inputs[0])
-    entry = Entry(weight, inputs, constraint, unchanged, region)
+    entry = Entry(weight, inputs, constraint, same_inputs, region)
     if with_graph:
         memory.threads.entry = entry
     elif entry.weight is not None:
@@ -177,7 +181,7 @@ class Entry:
         weight: the weight.
         inputs: the tensors from which the weight was computed.
         constraint: the constraint that computed it.
-        inputs_unchanged: returns True as long as `inputs` are unchanged.
+        same_inputs: returns True as long as the contents of `inputs` are the same.
         region: the hook of the checkpointed region in which the weight was computed;
             None outside such regions.
     """
@@ -187,55 +191,59 @@ class Entry:
         weight: Tensor,
         inputs: Inputs,
         constraint: AbstractConstraint,
-        inputs_unchanged: UnchangedCheck,
+        same_inputs: UnchangedCheck,
         region: Any,
     ) -> None:
-        self.X = inputs[0]
-        self.constraint = constraint
-        # The buffer on which the weight depends (the base or the phases), and where it
-        # is: under the key `depends_on` in the dictionary `buffers`. Reading this
-        # dictionary is faster than reading an attribute of the constraint.
-        self.buffer = inputs[1] if len(inputs) > 1 else None
-        self.buffers: dict[str, Tensor | None] = constraint._buffers
-        self.depends_on = constraint.depends_on
-        self.region = None if region is None else weakref.ref(region)
+        self._inputs = inputs
+        self._X = inputs[0]
+        self._constraint = constraint
+        # The buffer on which the weight depends, and where the constraint has it: in
+        # this dictionary, which is faster to read than attributes of the constraint.
+        self._buffer = inputs[1] if len(inputs) > 1 else None
+        self._buffers: dict[str, Tensor | None] = constraint._buffers
+        self._depends_on = constraint.depends_on
+        self._region = None if region is None else weakref.ref(region)
         self._versions = [*map(version, (weight, *inputs))]
         self._reference: Callable[[], Tensor | None] = TensorWeakRef(weight)
         # Keep the weight alive only if its bytes can be compared. Otherwise it is
         # remembered only while something else, such as a graph, refers to it.
         self.weight: Tensor | None = None
-        self.unchanged = inputs_unchanged
+        self._same_contents = same_inputs
         if all(map(is_block, (weight, *inputs))):
             self.weight = weight
-            self.unchanged = unchanged_bytes(weight, after=inputs_unchanged)
+            self._same_contents = unchanged(weight, after=same_inputs)
 
-    def find(self, inputs: Inputs, region: Any) -> Tensor | None:
+    def is_valid(self, X: Tensor, constraint: AbstractConstraint) -> bool:
+        """Whether `constraint(X)` is still the weight, computed from the same bytes."""
+        return (
+            X is self._X
+            and constraint is self._constraint
+            and self._buffers[self._depends_on] is self._buffer
+            and self._same_contents()
+        )
+
+    def find(
+        self, X: Tensor, constraint: AbstractConstraint, region: Any
+    ) -> Tensor | None:
         """The remembered weight, or None if it may be out of date."""
         weight = self._reference()
-        if weight is None or (self.region and self.region()) is not region:
+        if weight is None or (self._region and self._region()) is not region:
             return None
         # Compare versions too: writing equal bytes does not change the value, but torch
         # refuses a backward pass through a graph whose saved tensors were written to.
-        same = (
-            inputs[0] is self.X
-            and (inputs[1] if len(inputs) > 1 else None) is self.buffer
-            and self._versions == [*map(version, (weight, *inputs))]
-            and self.unchanged()
-        )
-        return weight if same else None
+        if self._versions != [*map(version, (weight, *self._inputs))]:
+            return None
+        return weight if self.is_valid(X, constraint) else None
 
     def drop(self) -> None:
         """Release the weight and its memory."""
         self.weight = None
-        self._reference, self.unchanged = _no_weight, _changed
+        self._reference = lambda: None
+        self._same_contents = _never_same
 
 
-def _no_weight() -> None:
-    """Stands for a weak reference whose weight no longer exists."""
-
-
-def _changed() -> bool:
-    """A check of tensors that always says that they have changed."""
+def _never_same() -> bool:
+    """A check that always fails, as if contents had changed."""
     return False
 
 
@@ -245,27 +253,24 @@ class Memory:
     It holds one weight without a graph, which all threads share. For each thread, it
     also holds one weight with a graph, because a backward pass in one thread must not
     consume the graph of another thread. A copy of a module starts with an empty memory.
-
-    Attributes:
-        without_graph: the entry without a graph.
-        threads: thread-local; the attribute `entry` is the thread's entry with a graph.
     """
 
     def __init__(self) -> None:
         self.without_graph: Entry | None = None
+        # its attribute `entry` is the entry with a graph of the current thread
         self.threads = threading.local()
-        # The tensors from which the last weight was computed, a check that all of them
-        # are unchanged, and a check that the buffer is unchanged. They are in one
-        # tuple, so that another thread never sees only some of them replaced.
-        self._watched: tuple[Inputs, UnchangedCheck, UnchangedCheck]
-        self._watched = (), _changed, _changed
+        # The inputs of the last weight, a check of the contents of all of them, and a
+        # check of the contents of the buffer. They are in one tuple, so that another
+        # thread never sees only some of them replaced.
+        self._previous: tuple[Inputs, UnchangedCheck, UnchangedCheck]
+        self._previous = (), _never_same, _never_same
         self._steps = _steps
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()
 
-    def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> UnchangedCheck:
-        """Prepare the inputs of a weight, and return a check that they stay unchanged.
+    def prepare(self, inputs: Inputs, constraint: AbstractConstraint) -> UnchangedCheck:
+        """Prepare the inputs of a weight, and return a check of their contents.
 
         A base or phases that have left the manifold are repaired. For example,
         averaging models averages their bases, and the mean of orthogonal matrices is
@@ -273,19 +278,19 @@ class Memory:
         refused. This test takes time, and is skipped if an optimizer has taken a step
         since the last weight was computed, because the step explains the change.
         """
-        before, unchanged, buffer_unchanged = self._watched
-        same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
-        if same and unchanged():
-            return unchanged
+        previous, same_inputs, same_buffer = self._previous
+        same_objects = [*map(id, inputs)] == [*map(id, previous)]
+        if same_objects and same_inputs():
+            return same_inputs
         if self._steps == _steps:
             constraint.refuse_filled(inputs[0])
         self._steps = _steps
-        if not (same and buffer_unchanged()):
+        if not (same_objects and same_buffer()):
             constraint.repair()
-            buffer_unchanged = _unchanged_check(*inputs[1:])
-        unchanged = _unchanged_check(*inputs)
-        self._watched = inputs, unchanged, buffer_unchanged
-        return unchanged
+            same_buffer = _watch_contents(*inputs[1:])
+        same_inputs = _watch_contents(*inputs)
+        self._previous = inputs, same_inputs, same_buffer
+        return same_inputs
 
 
 class Shared(torch.autograd.Function):
@@ -295,20 +300,20 @@ class Shared(torch.autograd.Function):
     then for the other. Two losses that use a constrained weight share the graph from
     the coordinates `X` to the weight. This node hides that graph: the first backward
     pass without `create_graph` uses and frees it. All other passes recompute it, or
-    raise if `unchanged` returns False.
+    raise if `same_inputs` returns False.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         compute: Callable[[Tensor], Tensor],
-        unchanged: UnchangedCheck,
+        same_inputs: UnchangedCheck,
         X: Tensor,
     ) -> Tensor:
         leaf = X.detach().requires_grad_()
         with torch.enable_grad():
             weight = compute(leaf)
-        ctx.compute, ctx.unchanged, ctx.X = compute, unchanged, X
+        ctx.compute, ctx.same_inputs, ctx.X = compute, same_inputs, X
         ctx.graph = leaf, weight
         ctx.set_materialize_grads(False)
         return weight.detach()
@@ -332,7 +337,7 @@ class Shared(torch.autograd.Function):
 
 def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
     """The coordinates and the weight, in a new graph; raises if inputs have changed."""
-    if not ctx.unchanged():
+    if not ctx.same_inputs():
         raise RuntimeError(
             "a constrained weight must not change between two backward passes through "
             "one graph; an optimizer, an assignment or a write to its coordinates has "
@@ -347,14 +352,14 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
         return X, ctx.compute(X)
 
 
-def _unchanged_check(*tensors: Tensor) -> UnchangedCheck:
-    """A function that returns True as long as these tensors are unchanged.
+def _watch_contents(*tensors: Tensor) -> UnchangedCheck:
+    """A function that returns True as long as these tensors have the same contents.
 
-    It compares bytes if C can read the memory of all tensors, and version counters
-    otherwise.
+    It compares bytes if C can read the memory of all tensors. Otherwise it compares
+    version counters and addresses, which do not show a write through `.data`.
     """
     if all(map(is_block, tensors)):
-        return unchanged_bytes(*tensors)
+        return unchanged(*tensors)
     before = [*map(_fingerprint, tensors)]
     return lambda: before == [*map(_fingerprint, tensors)]
 
