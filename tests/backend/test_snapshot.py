@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from isometry._backend import build, memory, watch
-from isometry._backend.memory import is_block, unchanged
+from isometry._backend.memory import is_block, watch_bytes
 
 # Numbers of 4-byte entries on both sides of a block, a round and a piece, and of the
 # size from which threads share the work.
@@ -62,7 +62,7 @@ def test_one_bit_of_any_entry_is_seen(size, threads):
     torch.set_num_threads(threads)
     try:
         X = torch.zeros(size, dtype=torch.int32)
-        same = unchanged(torch.zeros(3), X)
+        same = watch_bytes(torch.zeros(3), X)
         for entry in {0, size // 3, size // 2, size - 1}:
             assert same()
             X[entry] = 1
@@ -75,7 +75,7 @@ def test_one_bit_of_any_entry_is_seen(size, threads):
 
 def test_every_swap_of_two_is_seen(rng):
     X = torch.randperm(9, generator=rng).view(3, 3).double()
-    same = unchanged(X)
+    same = watch_bytes(X)
     flat = X.view(-1)
     for i in range(9):
         for j in range(i):
@@ -94,7 +94,7 @@ def test_a_swap_within_one_lane_is_seen(kind, rng):
     X = torch.randn(256, 128, generator=rng)
     if kind == "signs":
         X = X.sign()
-    same = unchanged(X)
+    same = watch_bytes(X)
     for i in (0, 1, 100):
         for distance in (1, 2, 3, 4, 5, 8, 64, 127):
             j = i + distance
@@ -109,7 +109,7 @@ def test_a_swap_within_one_lane_is_seen(kind, rng):
 
 def test_every_bit_is_seen(rng):
     X = torch.randint(-(2**31), 2**31, (150,), generator=rng, dtype=torch.int32)
-    same = unchanged(X)
+    same = watch_bytes(X)
     memory = X.numpy().view("uint8")
     for place in range(memory.size):
         for bit in range(8):
@@ -122,7 +122,7 @@ def test_every_bit_is_seen(rng):
 def test_a_question_after_another_asks_both():
     for dtype in (torch.float32, torch.complex64):
         X, Y = torch.ones(3, 3), torch.ones(2, dtype=dtype)
-        same = unchanged(Y, after=unchanged(X))
+        same = watch_bytes(Y, after=watch_bytes(X))
         for tensor in (X, Y):
             assert same()
             tensor.neg_()
@@ -133,13 +133,13 @@ def test_a_question_after_another_asks_both():
 
 def test_a_question_holds_the_tensors():
     """A snapshot keeps its tensors alive; otherwise C would read freed memory."""
-    same = unchanged(torch.ones(1000), torch.zeros(3, 4))
+    same = watch_bytes(torch.ones(1000), torch.zeros(3, 4))
     assert all(same() for _ in range(3))
 
 
 def test_bytes_are_compared_not_values():
     X = torch.tensor([0.0, torch.nan])
-    same = unchanged(X)
+    same = watch_bytes(X)
     assert same()
     X.neg_()
     assert not same()
@@ -147,7 +147,7 @@ def test_bytes_are_compared_not_values():
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), ()], ids=str)
 def test_nothing_and_single_numbers(shape):
-    assert unchanged(torch.ones(shape))()
+    assert watch_bytes(torch.ones(shape))()
 
 
 def test_other_memory_shape_or_order_is_a_change():
@@ -157,7 +157,7 @@ def test_other_memory_shape_or_order_is_a_change():
     """
     for new in (lambda X: X.clone(), lambda X: X.view(2, 8), lambda X: X.t()):
         X = torch.nn.Parameter(torch.ones(4, 4))
-        same = unchanged(X)
+        same = watch_bytes(X)
         X.data = new(X.data)
         assert not same()
 
@@ -190,7 +190,7 @@ def test_the_last_entry_of_any_dtype_is_seen(dtype):
     """
     X = torch.zeros(129, dtype=dtype)
     assert is_block(X)
-    same = unchanged(X)
+    same = watch_bytes(X)
     assert same()
     X[-1] = 1
     assert not same()

@@ -33,7 +33,7 @@ HALVED_FROM = 96
 # of slots of a polynomial.
 MOST_SLOTS = 8
 
-# The largest number of axes of a tensor that `unchanged` in memory.py can watch. C
+# The largest number of axes of a tensor that `watch_bytes` accepts (memory.py). C
 # stores the shape and the strides of the tensor in arrays of this length.
 MOST_AXES = 8
 

@@ -2,9 +2,9 @@
 
 `address` and `is_block` tell whether C can read a tensor, and `refusal` tells why not.
 
-`unchanged` tells whether tensors have changed, down to the last bit. Torch counts its
-own writes, but it does not see a write through `.data`, a numpy view or another
-process. `unchanged` reads every byte, so it finds these writes too.
+`watch_bytes` makes a check that tells whether tensors have changed, down to the last
+bit. Torch counts its own writes, but it does not see a write through `.data`, a numpy
+view or another process. The check reads every byte, so it finds these writes too.
 
 Getting fresh pages from the operating system is slow. Torch caches memory on
 accelerators, but not on the CPU.
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from isometry._backend.constants import MOST_AXES
-from isometry._backend.watch import UnchangedCheck, c_watch, watch_in_python
+from isometry._backend.watch import ContentsCheck, c_watch, watch_in_python
 from isometry._torch import dispatch_modes, storage_owners
 
 # The only types of tensors that C may read. Wrapper subclasses, such as sharded, fake
@@ -125,7 +125,7 @@ def _dense(tensor: Tensor) -> bool:
     return True
 
 
-def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> UnchangedCheck:
+def watch_bytes(*tensors: Tensor, after: ContentsCheck | None = None) -> ContentsCheck:
     """A function that returns True as long as these tensors are unchanged.
 
     The function returns False if any byte, the address, the shape, the strides or the
@@ -151,7 +151,7 @@ def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> Unchange
     return _both(after, watch(None, _NOTHING, *tensors, *sizes))
 
 
-def _both(first: UnchangedCheck | None, second: UnchangedCheck) -> UnchangedCheck:
+def _both(first: ContentsCheck | None, second: ContentsCheck) -> ContentsCheck:
     return second if first is None else lambda: first() and second()
 
 

@@ -1,8 +1,8 @@
 """Functions that tell whether tensors have changed, in C (bytes.c) and in Python.
 
-`unchanged` in memory.py chooses between the two. The C library is not linked to torch.
-So Python looks up the functions of torch's C interface that the library calls, and
-passes their addresses to it.
+`watch_bytes` in memory.py chooses between the two. The C library is not linked to
+torch. So Python looks up the functions of torch's C interface that the library calls,
+and passes their addresses to it.
 """
 
 import ctypes
@@ -15,16 +15,16 @@ from isometry._backend.library import c_library, torch_library
 from isometry._torch import offset_of_tensor
 
 # a function without arguments that tells whether certain tensors are unchanged
-UnchangedCheck = Callable[[], bool]
+ContentsCheck = Callable[[], bool]
 
 # the functions of torch that bytes.c calls, in the order of `torch_api` in that file
 _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides")
 
 
-def watch_in_python(tensors: tuple[Tensor, ...]) -> UnchangedCheck:
+def watch_in_python(tensors: tuple[Tensor, ...]) -> ContentsCheck:
     """A function that returns True as long as these tensors are unchanged, in Python.
 
-    `unchanged` calls `watch_in_python` only if `c_watch` returns None, because the
+    `watch_bytes` calls `watch_in_python` only if `c_watch` returns None, because the
     function in C is faster.
     """
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
@@ -47,8 +47,8 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 @cache
-def c_watch() -> Callable[..., UnchangedCheck] | None:
-    """The C function `watch`, which `unchanged` calls; None if it is unavailable."""
+def c_watch() -> Callable[..., ContentsCheck] | None:
+    """The C function `watch`, which `watch_bytes` calls; None if it is unavailable."""
     c, offset = c_library(), offset_of_tensor()
     if c is None or offset is None:
         return None

@@ -42,8 +42,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
-from isometry._backend.memory import PLAIN, is_block, unchanged
-from isometry._backend.watch import UnchangedCheck
+from isometry._backend.memory import PLAIN, is_block, watch_bytes
+from isometry._backend.watch import ContentsCheck
 from isometry._torch import (
     HIDDEN_HOOK,
     autocast_off,
@@ -191,7 +191,7 @@ class Entry:
         weight: Tensor,
         inputs: Inputs,
         constraint: AbstractConstraint,
-        same_inputs: UnchangedCheck,
+        same_inputs: ContentsCheck,
         region: Any,
     ) -> None:
         self._inputs = inputs
@@ -211,7 +211,7 @@ class Entry:
         self._same_contents = same_inputs
         if all(map(is_block, (weight, *inputs))):
             self.weight = weight
-            self._same_contents = unchanged(weight, after=same_inputs)
+            self._same_contents = watch_bytes(weight, after=same_inputs)
 
     def is_valid(self, X: Tensor, constraint: AbstractConstraint) -> bool:
         """Whether `constraint(X)` is still the weight, computed from the same bytes."""
@@ -262,14 +262,14 @@ class Memory:
         # The inputs of the last weight, a check of the contents of all of them, and a
         # check of the contents of the buffer. They are in one tuple, so that another
         # thread never sees only some of them replaced.
-        self._previous: tuple[Inputs, UnchangedCheck, UnchangedCheck]
+        self._previous: tuple[Inputs, ContentsCheck, ContentsCheck]
         self._previous = (), _never_same, _never_same
         self._steps = _steps
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()
 
-    def prepare(self, inputs: Inputs, constraint: AbstractConstraint) -> UnchangedCheck:
+    def prepare(self, inputs: Inputs, constraint: AbstractConstraint) -> ContentsCheck:
         """Prepare the inputs of a weight, and return a check of their contents.
 
         A base or phases that have left the manifold are repaired. For example,
@@ -307,7 +307,7 @@ class Shared(torch.autograd.Function):
     def forward(
         ctx: Any,
         compute: Callable[[Tensor], Tensor],
-        same_inputs: UnchangedCheck,
+        same_inputs: ContentsCheck,
         X: Tensor,
     ) -> Tensor:
         leaf = X.detach().requires_grad_()
@@ -352,14 +352,14 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
         return X, ctx.compute(X)
 
 
-def _watch_contents(*tensors: Tensor) -> UnchangedCheck:
+def _watch_contents(*tensors: Tensor) -> ContentsCheck:
     """A function that returns True as long as these tensors have the same contents.
 
     It compares bytes if C can read the memory of all tensors. Otherwise it compares
     version counters and addresses, which do not show a write through `.data`.
     """
     if all(map(is_block, tensors)):
-        return unchanged(*tensors)
+        return watch_bytes(*tensors)
     before = [*map(_fingerprint, tensors)]
     return lambda: before == [*map(_fingerprint, tensors)]
 
