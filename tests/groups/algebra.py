@@ -16,7 +16,7 @@ def double_dtype_of(group: AbstractGroup) -> torch.dtype:
 
 
 def element(group: AbstractGroup, rng: torch.Generator, *, norm: float) -> Tensor:
-    """A random element of the algebra with this spectral norm."""
+    """A random element of the algebra, with the spectral norm `norm`."""
     X = torch.randn(group.shape, dtype=double_dtype_of(group), generator=rng)
     A = group.algebra_projection(X)
     return A * (norm / matrix_norm(A, 2))
@@ -27,7 +27,10 @@ def inner(A: Tensor, B: Tensor) -> Tensor:
 
 
 def slope(error: Callable[[float], Tensor], steps: list[float]) -> float:
-    """Slope of a line fitted to the logarithms; values below 1e-12 are rounding."""
+    """Order of convergence: the fitted slope of log error against log step.
+
+    Errors below 1e-12 are left out, because they consist of rounding errors.
+    """
     return fitted_slope(steps, [float(error(t)) for t in steps], 1e-12)
 
 

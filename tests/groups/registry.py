@@ -38,7 +38,8 @@ class Quadrupole(AbstractGroup):
     is_complex = False
 
     def algebra(self, X: Tensor) -> Tensor:
-        # the skew 3 x 3 matrix of three numbers in X, and its action by commutators
+        # A is the skew 3 x 3 matrix of three entries of X. It acts on the symmetric
+        # matrices S by the commutator A S - S A.
         A = skew(X[..., :3, :3])
         S = _symmetric_basis().to(X)
         moved = A[..., None, :, :] @ S - S @ A[..., None, :, :]
@@ -110,7 +111,7 @@ class Spin(AbstractGroup):
 
 @dataclass(frozen=True)
 class Adjoint(AbstractGroup):
-    """A group acting on its own algebra; for SU(3) this is the octet."""
+    """A group acting on its own algebra; the representation of SU(3) is the octet."""
 
     group: AbstractGroup
 

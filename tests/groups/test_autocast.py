@@ -1,8 +1,8 @@
 """Geometry inside `torch.autocast` is the same as outside.
 
-Autocast computes products of float32 matrices in bfloat16, which has 8 bits. So
-`SO(6).nearest` was off by 1e-2 and in bfloat16, `SO(6).contains` raised, and the
-default `defect` of a group of one's own was wrong.
+Autocast computes products of float32 matrices in bfloat16, which has 8 bits. Methods
+used to compute under it: the result of `SO(6).nearest` was in bfloat16 and off by 1e-2,
+`SO(6).contains` raised, and the default `defect` of a user's own group was wrong.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,9 @@ from isometry.linalg import polar
 from isometry.testing._points import maps_of
 from tests.groups.registry import MANIFOLDS, Adjoint, Spin, dtype_of
 
-# every method that computes with tensors, with its arguments: points, tangent vectors
-# at the first of them, any array, or angles
+# Every method that computes with tensors, with one letter for each argument: points P
+# and Q, tangent vectors E and F at Q, an array X, an element A of the Lie algebra, a
+# group element R near the identity, angles t, and the position s on a geodesic.
 ARGUMENTS = {
     "algebra": "X",
     "algebra_coordinates": "A",
@@ -89,7 +90,7 @@ def cases() -> list[Any]:
 
 
 def arguments(manifold: AbstractManifold, rng: torch.Generator) -> dict[str, Tensor]:
-    """Points close to each other, tangent vectors, and what else methods take."""
+    """Batches of three of everything that `ARGUMENTS` names, by letter."""
     dtype = dtype_of(manifold, torch.float32)
     options: dict[str, Any] = {"dtype": dtype, "generator": rng}
     X = manifold.gaussian(3, **options)
@@ -116,7 +117,7 @@ def outcome(function: Callable[[], Any]) -> Any:
 
 
 def check_same(function: Callable[[], Any]) -> None:
-    """A function returns the same inside and outside autocast, or raises the same."""
+    """Check that a function has the same result, or error, inside autocast."""
     expected = outcome(function)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = outcome(function)
@@ -156,7 +157,7 @@ def test_maps_and_samples_are_the_same_inside_autocast(manifold, rng):
 
 
 class Rounded:
-    """A class that is no manifold, with a method for groups of one's own."""
+    """A class that is no manifold, with a method that a user's group inherits."""
 
     def nearest(self, X: Tensor) -> Tensor:
         return newton_schulz(polar(X)) @ torch.eye(3)

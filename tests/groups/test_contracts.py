@@ -114,7 +114,7 @@ def _without_gradient(_self: Any, Q: Tensor, P: Tensor) -> Tensor:
 
 
 def _half_gradient(M: Any, Q: Tensor, P: Tensor) -> Tensor:
-    """A distance with the gradient of the metric alone, as on `Stiefel` once."""
+    """A distance that differentiates the metric but not `log`, as on `Stiefel` once."""
     E = Sphere(3).log(Q, P).detach()
     return M.inner(Q, E, E).sqrt() + 0 * Q[..., 0]
 
@@ -125,7 +125,7 @@ def _infinite_gradient(M: Any, Q: Tensor, P: Tensor) -> Tensor:
 
 
 def _any_component(_M: Any, Q: Tensor) -> Tensor:
-    """Different numbers for the points of a batch."""
+    """A different component for each point of a batch, on a connected group."""
     return torch.arange(len(Q)).to(Q)[:, None]
 
 
@@ -293,9 +293,9 @@ def test_what_is_checked_is_a_manifold(wrong):
 
 
 def test_the_default_is_double_precision_and_a_fixed_seed():
-    """Two calls see the same numbers, and leave torch's own generator alone.
+    """`check_manifold` and `check_map` leave torch's own generator alone.
 
-    Neither check depends on the default device; both used to raise on another one.
+    They do not depend on the default device; both used to raise if it was not the CPU.
     """
     state = torch.get_rng_state()
     for device in ("cpu", "meta"):

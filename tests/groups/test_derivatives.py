@@ -119,7 +119,7 @@ def test_symplectic_logarithm_near_pi_has_a_gradient(gap, rng):
 def test_special_unitary_logarithm_has_a_gradient(angles, rng):
     """The gradient is right for angles beyond pi, and for equal eigenvalues.
 
-    For those it was NaN, from `eigh`.
+    For equal eigenvalues it used to be NaN, because of `eigh`.
     """
     group = SU(3)
     theta = torch.tensor(angles, dtype=torch.float64)
@@ -134,10 +134,10 @@ def test_special_unitary_logarithm_has_a_gradient(angles, rng):
 
 
 def test_a_quarter_turn_of_quadrupoles_has_a_gradient():
-    """The gradient is right up to angle pi in this representation.
+    """The logarithm has a gradient at angle pi of this representation, and beyond.
 
-    The logarithm of all skew matrices has no gradient there. Ours used to be zero
-    wherever Newton's method found the logarithm.
+    The principal logarithm of orthogonal matrices has no gradient at angle pi. The
+    gradient used to be zero wherever Newton's method found the logarithm.
     """
     group = Quadrupole()
     A = torch.zeros(5, 5, dtype=torch.float64)
@@ -165,9 +165,9 @@ def test_nearest_rotation_has_a_gradient(n, rng):
 
 
 def test_logarithm_of_the_point_itself_on_a_sphere(rng):
-    """The derivative of log(q, p) in p is, at p = q, the projection.
+    """At p = q, the derivative of log(q, p) in p is the projection I - q q^T.
 
-    It used to be 0 if the computed sine was exactly 0.
+    It used to be 0 if the computed sine of the angle was exactly 0.
     """
     sphere = Sphere(4)
     points = sphere.random(20, generator=rng, dtype=torch.float64)

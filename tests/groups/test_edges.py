@@ -60,10 +60,10 @@ def test_minus_one_has_a_logarithm(group, default_device):
 def test_symplectic_logarithm_near_pi(n, gap, rng):
     """exp(log Q) = Q for two pairs of angles +-(pi - gap), with noise in all of Q.
 
-    Rounding decided which eigenvectors belong to e^i theta and which to e^-i theta: for
-    gap 1e-14 and n = 2, |exp(log Q) - Q| was 2.8, and 3e-6 for 1e-13. Rounding also
-    put theta on one side of the border of "near pi", which was 0.1, and -theta on the
-    other: a third of the logarithms raised.
+    Rounding used to decide which eigenvectors belong to e^i theta and which to
+    e^-i theta: for n = 2, |exp(log Q) - Q| was 2.8 at gap 1e-14, and 3e-6 at 1e-13.
+    Angles within 0.1 of pi were treated separately. At gap 0.1, rounding put theta
+    within this border and -theta beyond it, and a third of the logarithms raised.
     """
     group = Sp(n)
     for _ in range(10):
@@ -83,8 +83,8 @@ def test_symplectic_logarithm_near_pi(n, gap, rng):
 def test_symplectic_logarithm_with_angles_pi_and_smaller_ones(n, rng):
     """exp(log Q) = Q if half of the angles are exactly pi, and others are near 2.5.
 
-    The rounding errors of the smaller angles decided the signs of the angles pi: in 1
-    of 50 matrices with n = 3 and half of those with n = 20, |exp(log Q) - Q| was 2.8.
+    Rounding errors of the smaller angles used to decide the signs of the angles pi. For
+    1 of 50 matrices with n = 3, and half of them with n = 20, |exp(log Q) - Q| was 2.8.
     """
     group = Sp(n)
     theta = 2 + torch.rand(200, n, generator=rng, dtype=torch.float64)
@@ -100,7 +100,8 @@ def test_symplectic_logarithm_with_angles_pi_and_smaller_ones(n, rng):
 def test_opposite_points_of_a_sphere(rng):
     """log(q, -q) is orthogonal to q and has length pi.
 
-    It used to be pi q itself: only rounding is left of P - q q^T P = (1 - |q|^2) q.
+    It used to be pi q: the direction was P - q q^T P with P = -q, which is
+    (|q|^2 - 1) q, and so consists of rounding errors only.
     """
     sphere = Sphere(5)
     q = sphere.random(100, generator=rng, dtype=torch.float64)
@@ -115,7 +116,7 @@ def test_opposite_points_of_a_sphere(rng):
 def test_logarithm_of_a_rotation_between_quadrupoles(
     start, default_device, monkeypatch
 ):
-    """The logarithm is in the algebra, where the principal one is not.
+    """The logarithm is in the algebra, although the principal logarithm is not.
 
     A rotation by 3 turns quadrupoles by 6; the principal logarithm says 6 - 2 pi.
     """
@@ -136,9 +137,9 @@ def test_logarithm_of_a_rotation_between_quadrupoles(
     "group", [Spin(4), Spin(7), Spin(9), Adjoint(SU(3)), Adjoint(SO(5))], ids=str
 )
 def test_logarithm_in_representations(group, rng):
-    """Every Haar sample has a logarithm, though angles are up to size / 2 half turns.
+    """Every Haar sample has a logarithm, even if its angles are several half turns.
 
-    Newton's method from random starts alone found none for 7 of 100 in Spin(9).
+    Newton's method with only random starts found none for 7 of 100 samples of Spin(9).
     """
     Q = group.random(30, generator=rng, dtype=dtype_of(group, torch.float64))
     A = group.algebra_log(Q)
@@ -380,7 +381,7 @@ def test_the_component_of_a_square_weight_is_that_of_its_base(sign, rng):
 def test_samples_of_both_components(rng):
     """Half of the samples have determinant -1.
 
-    Of 10000 samples, 50 is one standard deviation.
+    The number of these among 10000 samples has the standard deviation 50.
     """
     negative = (torch.linalg.det(O(3).random(10000, generator=rng)) < 0).sum()
     assert abs(int(negative) - 5000) < 300

@@ -55,7 +55,7 @@ def test_columns_are_at_most_rows(k):
 def test_square_matrices_are_a_group():
     """Stiefel(3, 3) is refused, and the error names the group.
 
-    It was O(3) with half of its metric, a special case in every method.
+    It used to be O(3) with half of the metric, a special case in every method.
     """
     for is_complex, group in ((False, "O"), (True, "U")):
         with pytest.raises(ValueError, match=rf"below n = 3; got 3\..*`{group}\(3\)`"):
@@ -146,7 +146,7 @@ def test_groups_are_compact():
 
 @dataclass(frozen=True)
 class NoFactors(SO):
-    """Rotations that declare only maps which are functions of matrices."""
+    """Rotations that accept exp, cayley and pade-m, but not polar and qr."""
 
     maps = (Exp, Cayley, Pade)
 
@@ -233,7 +233,8 @@ def test_pade_has_a_degree(name):
 def test_retractions_that_leave_the_group_are_refused():
     """A retraction that leaves the group is refused.
 
-    det cayley(A) is not 1 in SU(3), and the columns of Sp(n) are restricted.
+    In SU(3) the determinant of cayley(A) need not be 1. In Sp(n) the columns come in
+    pairs, which qr does not preserve.
     """
     for group, name in ((SU(3), "cayley"), (SU(3), "pade-2"), (Sp(1), "qr")):
         with pytest.raises(ValueError, match=r"`retraction` must be one of .* for S"):
@@ -262,9 +263,9 @@ def test_a_group_need_not_know_its_torus():
 
 
 def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
-    """The error of an iteration that does not converge.
+    """If the iteration does not converge, the error says so.
 
-    It is stopped early, since it converged for every pair that was tried.
+    The test stops it early, since it converged for every pair of points that was tried.
     """
     for name, number in {"_TURNS": 1, "_SHOTS": 0, "_RESTARTS": 1}.items():
         monkeypatch.setattr(_stiefel_log, name, number)
@@ -278,7 +279,7 @@ def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
 def test_an_error_names_the_argument_that_is_not_a_point(rng):
     """The error names the argument with the defect.
 
-    It has to check each argument: their product has a smaller defect.
+    Each argument is checked, because the product Q^H P has a smaller defect.
     """
     good = SO(3).random(4, generator=rng, dtype=torch.float64)
     bad = good + 1e-6
@@ -327,7 +328,10 @@ def test_declarations_are_checked():
     "manifold", [SO(6), U(3), SU(3), Sp(3), Torus(3), Stiefel(6, 2)], ids=str
 )
 def test_a_wrong_number_of_angles_is_refused(manifold, shape):
-    """U(3) used to return 5 x 5 matrices, and SO(6) to repeat a single angle."""
+    """A wrong number of angles is refused.
+
+    For five angles U(3) used to return 5 x 5 matrices; SO(6) repeated a single angle.
+    """
     with pytest.raises(ValueError, match=r"`theta` must have shape \(\*batch, 3\)"):
         manifold.from_angles(torch.ones(shape))
 

@@ -13,9 +13,10 @@ from tests.helpers import DTYPES, eps
 @pytest.mark.parametrize("n", [2, 5, 20, 100])
 @pytest.mark.parametrize("planes", [1, 2])
 def test_the_estimate_of_a_rotation_in_few_planes_is_its_angle(planes, n, rng):
-    """The Krylov space is exhausted, and the estimate is the norm.
+    """For a skew matrix of rank 2 or 4, the estimate is the norm.
 
-    It was up to 5.5 times the norm: the basis lost its orthogonality.
+    The Krylov space is then exhausted after a few steps. The estimate used to be up to
+    5.5 times the norm, because the basis lost its orthogonality.
     """
     x = torch.randn(n, planes, generator=rng)
     y = torch.randn(n, planes, generator=rng)
@@ -30,10 +31,10 @@ def test_the_estimate_of_a_rotation_in_few_planes_is_its_angle(planes, n, rng):
 @pytest.mark.parametrize("n", [2, 3, 16, 64, 256])
 @pytest.mark.parametrize("planes", [1, 3])
 def test_the_estimate_is_at_most_the_norm(planes, n, dtype):
-    """Planes of the standard basis, in which most rows of A are zero.
+    """The estimate is at most the norm, also if most rows of A are zero.
 
-    The estimate was up to 4.5 times the norm: both passes of the orthogonalization left
-    only rounding errors.
+    Here A rotates planes of the standard basis. The estimate used to be up to 4.5 times
+    the norm, because both passes of the orthogonalization left only rounding errors.
     """
     A = torch.zeros(n, n, dtype=dtype)
     for i in range(min(planes, n // 2)):
@@ -45,7 +46,7 @@ def test_the_estimate_is_at_most_the_norm(planes, n, dtype):
 
 
 def test_nan_stays_in_its_matrix(rng):
-    """One NaN used to raise for the whole batch."""
+    """NaN in one matrix used to raise an error for the whole batch."""
     A = torch.randn(3, 6, 6, generator=rng)
     A = A - A.mT
     A[1, 2, 3] = math.nan

@@ -49,11 +49,10 @@ def unit(manifold, dtype):
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("manifold", CLOSED, ids=str)
 def test_one_operation_uses_a_quarter_of_the_tolerance(manifold, precision, rng):
-    """Samples, products and retractions of up to pi have a defect <= 10 n eps.
+    """Samples, products, and retractions by angles up to pi have a defect <= 10 n eps.
 
-    That is a quarter of the tolerance, or less. The worst of 1000 samples and 5 seeds:
-    sample 4.0, product 6.0, retraction 7.5, all in U(1), where an entry and its
-    conjugate are rounded apart.
+    This is a quarter of the tolerance, or less. The worst of 1000 samples and 5 seeds,
+    in units of n eps: sample 4.0, product 6.0, retraction 7.5, all in U(1).
     """
     dtype = dtype_of(manifold, precision)
     Q = manifold.random(100, generator=rng, dtype=dtype)
@@ -86,7 +85,8 @@ def test_groups_without_closed_forms_contain_their_products(group, precision, rn
     assert group.contains(Q).all()
     assert group.contains(Q @ Q.roll(1, 0)).all()
     assert not group.contains(1.1 * Q).any()
-    # Rotations of odd size do not contain -I, and the octet belongs to SU(3) / Z_3.
+    # The octet represents SU(3) / Z_3, which has no element of order 2 in its center.
+    # In five dimensions -I has determinant -1.
     if group in (Quadrupole(), Adjoint(SU(3))):
         assert not group.contains(-Q).any()
 
@@ -122,10 +122,9 @@ def test_reflections_are_no_rotations():
 
 
 def test_orthonormal_columns_suffice_for_unrestricted_manifolds_only():
-    """Orthonormal columns are enough for unrestricted manifolds only.
+    """Stiefel, O, SO and U are unrestricted, and other manifolds are not.
 
-    A weight on an unrestricted group is read by one kernel; a method that a subclass
-    overrides can end that.
+    On an unrestricted group, a weight is computed without a call of `algebra`.
     """
     unrestricted = [SO(3), O(3), U(3), Stiefel(4, 2)]
     others = [SU(3), Sp(1), Torus(3), Sphere(3), Quadrupole()]
@@ -181,7 +180,8 @@ def test_the_nearest_unit_vector_does_not_depend_on_the_length(scale):
     (inf, inf, nan) and (0, 0, 0). On the torus, a subnormal number gave infinity.
     """
     x = torch.tensor([3.0, 4.0, 0.0]) * scale
-    # 1e-44 is a multiple of the smallest number, 1.4e-45, with no digits to spare
+    # at scale 5e-44 the entries are about 100 times the smallest float32, 1.4e-45, and
+    # so have only two digits
     tolerance = 0.1 if scale < 1e-38 else 1e-6
     expected = torch.tensor([0.6, 0.8, 0.0])
     assert_close(Sphere(3).nearest(x), expected, rtol=0, atol=tolerance)
@@ -196,7 +196,7 @@ def test_the_nearest_unit_vector_does_not_depend_on_the_length(scale):
 def test_every_manifold_has_a_point_for_zero(manifold):
     """The nearest point of 0 is a point: many are equally near, and one is chosen.
 
-    On the sphere it was NaN.
+    On the sphere it used to be NaN.
     """
     zero = torch.zeros(2, *manifold.shape, dtype=dtype_of(manifold, torch.float64))
     manifold.check_point(manifold.nearest(zero), name="Q")

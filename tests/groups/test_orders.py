@@ -1,4 +1,4 @@
-"""Retractions against the exponential: orders, and what the paper says of them."""
+"""Retractions against the exponential: orders, and what [LM19] says of them."""
 
 import math
 
@@ -26,8 +26,8 @@ PAIRS = [(m, k) for m in RETRACTED for k in ORDERS if isinstance(parse_map(k), m
 def test_retractions_have_their_order(manifold, name, rng):
     """|R(tE) - exp(tE)| ~ t^p: p = 2 for QR, 3 for polar and Cayley, 2m + 1 for Pade.
 
-    On tall Stiefel manifolds polar has only 2. It is closer to the geodesics of another
-    metric, the metric of the ambient space.
+    On tall Stiefel manifolds polar has only p = 2: it approximates the geodesics of
+    another metric, the metric of the ambient space.
     """
     dtype = dtype_of(manifold, torch.float64)
     Q = manifold.random(generator=rng, dtype=dtype)
@@ -41,14 +41,15 @@ def test_retractions_have_their_order(manifold, name, rng):
     fitted = slope(error, [2.0**-j for j in range(first, 10)])
     second = (name, manifold) == ("polar", Stiefel(6, 2))
     order = 2 if second else ORDERS[name]
-    # the order may be higher: on a torus QR is polar
+    # the order may be higher: on a torus QR and polar are the same map
     assert fitted >= order - 0.1
 
 
 def test_polar_has_order_two_on_tall_matrices():
     """Polar has order 2 on tall matrices, tested along one direction.
 
-    Where the factor of t^2 is small by chance, t^3 would cover it.
+    Along a random direction the coefficient of t^2 may be so small that the fitted
+    slope is 3.
     """
     manifold = Stiefel(6, 2)
     Q = manifold.origin(dtype=torch.float64)
@@ -62,7 +63,10 @@ def test_polar_has_order_two_on_tall_matrices():
 
 @pytest.mark.parametrize("group", [SO(5), U(3)], ids=str)
 def test_pade_is_closer_than_cayley(group, rng):
-    """The factors of |A^(2m+1)|, m!^2 / ((2m)! (2m+1)!), are 1/12, 1/720, 1/100800."""
+    """|r_m(A) - exp A| is c |A^(2m+1)| to leading order, c = m!^2 / ((2m)! (2m+1)!).
+
+    For m = 1, 2, 3 this factor c is 1/12, 1/720 and 1/100800.
+    """
     A = element(group, rng, norm=0.25)
     errors = []
     for m in (1, 2, 3):
@@ -78,10 +82,7 @@ def test_pade_is_closer_than_cayley(group, rng):
 
 
 def test_polar_is_the_projection_of_the_appendix(rng):
-    """Polar is U V^T of Q + E = U S V^T, and (q + e) / |q + e| on the sphere.
-
-    This is the projection of Appendix B.
-    """
+    """Polar is U V^T if Q + E = U S V^T, the projection of Appendix B in [LM19]."""
     group = SO(5)
     Q = group.random(generator=rng, dtype=torch.float64)
     E = Q @ element(group, rng, norm=1.0)
@@ -90,9 +91,9 @@ def test_polar_is_the_projection_of_the_appendix(rng):
 
 
 def test_cayley_cannot_reach_the_eigenvalue_minus_one(rng):
-    """Remark 4.1: Cayley's coordinates grow like 4 / (pi - theta).
+    """Remark 4.1 in [LM19]: Cayley's coordinates grow like 4 / (pi - theta).
 
-    Coordinates of exp stay at pi.
+    The norm of the coordinates of exp stays below pi.
     """
     for gap in (1e-1, 1e-3, 1e-5):
         A = skew_with_angles(

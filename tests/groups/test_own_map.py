@@ -63,7 +63,10 @@ class Mirrored(Exp):
 
 @pytest.mark.parametrize("reach", [None, 6.0])
 def test_a_subclass_of_the_exponential_overrides_around(reach, rng):
-    """With a reach, the method of the subclass used to be ignored."""
+    """The method `around` of a subclass of Exp is called, with a reach and without.
+
+    With a reach, it used to be ignored.
+    """
     X = torch.randn(3, 3, dtype=torch.float64, generator=rng)
     assert_close(O(3).point(X, None, Mirrored(reach)), Exp().around(-X, None))
 
@@ -300,9 +303,10 @@ def test_where_it_cannot_be_used():
     layer = nn.Linear(3, 3, dtype=torch.complex64)
     with pytest.raises(ValueError, match=r"one of exp for SU\(n=3\); got TwoHalves"):
         isometry.constrain(layer, "weight", SU(3), TwoHalves())
-    # a weight made by reflections used to result, whatever the map
+    # a map that is no retraction used to be replaced with Householder reflections
     message = r"one of exp, cayley, pade-m, householder for O\(n=3\); got NoRetraction"
-    # the second one was accepted, and reading the weight raised
+    # with `can_parametrize = True` the map used to be accepted, and reading the weight
+    # raised an error
     for can_parametrize in (False, True):
         claim = {"can_parametrize": can_parametrize}
         phi = type("NoRetraction", (NoRetraction,), claim)()

@@ -36,7 +36,10 @@ def zeros(degree: int) -> list[complex]:
 
 
 def reference(X: Tensor, B: Tensor, G: Tensor, degree: int) -> tuple[Tensor, Tensor]:
-    """r_m(A) B and the gradient of <G, r_m(A) B>, by the n x n A, zero by zero."""
+    """r_m(A) B and the gradient of <G, r_m(A) B>, with an n x n matrix A.
+
+    Each zero of the numerator gives one factor of r_m.
+    """
     X = X.to(double_dtype(X.dtype)).requires_grad_()
     base, G = B.to(X.dtype), G.to(X.dtype)
     A = generator(X, base).to(torch.complex128)
@@ -49,7 +52,10 @@ def reference(X: Tensor, B: Tensor, G: Tensor, degree: int) -> tuple[Tensor, Ten
 
 
 def with_singular_values(X: Tensor, B: Tensor, *, ratio: float, norm: float) -> Tensor:
-    """`X` of the given norm, with singular values 1, ratio, ratio^2, ... across B."""
+    """`X` with the norm `norm`, and with other singular values in its part normal to B.
+
+    The singular values of this part are proportional to 1, ratio, ratio^2, ...
+    """
     along = B.mH @ X
     U, s, Vh = torch.linalg.svd(X - B @ along, full_matrices=False)
     s = ratio ** torch.arange(s.shape[-1], dtype=s.dtype)
@@ -129,8 +135,9 @@ def compare_with_dense_map(shape, norm, degree, dtype, rng) -> None:
 def test_nearly_singular_velocities_stay_orthonormal(ratio, norm, degree, dtype, rng):
     """Y^H Y = I if the normal part of X has singular values 1, ratio, ratio^2, ...
 
-    The block is far from normal then. One quotient of polynomials, not factored, had a
-    defect of 1e10 k eps at degree 5 and norm 100 in float32.
+    The 2k x 2k block, of which r_m is computed, is far from normal then. When r_m was a
+    quotient of two polynomials that were not factored, the defect was 1e10 k eps at
+    degree 5 and norm 100 in float32.
     """
     n, k = 40, 4
     B, X, G = tangent(n, k, norm=1.0, dtype=double_dtype(dtype), rng=rng, batch=(3,))
@@ -148,8 +155,8 @@ def test_nearly_singular_velocities_stay_orthonormal(ratio, norm, degree, dtype,
     assert (matrix_norm(Y - Y_ref) <= 6.4 * unit * norm**2).all()
     # 2.8: twice the worst over 20 seeds, 1.4 (complex128, degree 13, norm 1)
     assert (matrix_norm(g - g_ref) <= 2.8 * unit * norm**2).all()
-    # the last step leaves the square of norm^2 eps; 3.4: twice the worst over 20
-    # seeds, 1.7 (float32, degree 2, norm 100, ratio 1e-4)
+    # The last step, a Newton-Schulz step, squares a defect of about norm^2 eps. 3.4:
+    # twice the worst over 20 seeds, 1.7 (float32, degree 2, norm 100, ratio 1e-4)
     tol = 3.4 * (unit + (norm**2 * eps(dtype)) ** 2)
     assert (matrix_norm(Y.mH @ Y - torch.eye(k)) <= tol).all()
 
@@ -240,11 +247,11 @@ def test_tiny_velocities_keep_their_digits(scale, degree, dtype, rng):
 @pytest.mark.parametrize("degree", [1, 2, 3])
 @pytest.mark.parametrize(("n", "k"), [(20, 4), (6, 4), (2, 1)])
 def test_huge_velocities_stay_orthonormal_or_are_nan(n, k, degree, rng):
-    """Y^H Y = I at norm 1e4; no overflow in A^2 or X^H X passes for Y = B."""
+    """Y^H Y = I at norm 1e4. At norm 1e30, where A^2 or X^H X overflows, Y is NaN."""
     B, X, _ = tangent(n, k, norm=1.0, dtype=torch.float32, rng=rng)
     Y = Pade(degree).tall(1e4 * X, B)
-    # 2: twice the worst over 200 seeds, 1.0 (2 x 1). An angle near 0 beside 1e4, which
-    # 6 x 4 has at times, loses all digits: there the last step leaves at most 0.22
+    # 2: twice the worst over 200 seeds, 1.0 (2 x 1). For 6 x 4 an angle may be near 0
+    # while another is 1e4. It loses all digits, and the last step leaves at most 0.22.
     lossy = (n, k) == (6, 4) and degree > 1
     tol = 0.22 if lossy else 2 * k * eps(X.dtype)
     assert matrix_norm(Y.mH @ Y - torch.eye(k)) <= tol
@@ -269,7 +276,8 @@ def test_derivatives_agree_with_differences(norm, degree, shape, dtype, rng):
     for g in (f, lambda X: f(X, B)):
         assert gradcheck(g, X, check_forward_ad=True, check_batched_grad=True, **how)
         assert gradgradcheck(g, X, check_fwd_over_rev=True, fast_mode=True)
-    # off the manifold the last step and the approximant differ
+    # B moves on the manifold: elsewhere the gradient, which takes the correction by the
+    # last step as a constant, is not the derivative
     E = 0.3 * torch.randn(n, n, dtype=dtype, generator=rng)
     E.requires_grad_()
     assert gradcheck(
@@ -296,7 +304,7 @@ def test_compiled_code_is_one_graph(n, degrees, rng, no_shape_hook):
 
 
 def test_nothing_of_size_n_by_n_is_formed(rng):
-    """100000 x 3, forward and backward: one such matrix would take 40 GB."""
+    """A step with n = 100000 fits into memory: one n x n matrix would take 40 GB."""
     B, X, G = tangent(100_000, 3, norm=2.0, dtype=torch.float32, rng=rng)
     X.requires_grad_()
     Y = Pade(2).tall(X, B)

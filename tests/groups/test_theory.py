@@ -81,7 +81,8 @@ def largest_root(group: AbstractGroup, theta: Tensor) -> float:
     return float(theta.max() - theta.min())
 
 
-# in SO(n) two planes, or in U(n) two eigenvalues, turn by opposite amounts
+# In WORST the largest root is twice the largest angle, so it is 2 pi on the border; in
+# MILD it is smaller.
 WORST = [
     (SO(4), [1.0, 1.0]),
     (SO(5), [1.0, -1.0]),
@@ -96,7 +97,10 @@ MILD = [(SO(3), [1.0]), (SO(6), [1.0, 0.5, 0.1]), (U(2), [1.0, 0.0]), (U(1), [1.
 
 @pytest.mark.parametrize(("group", "angles"), WORST + MILD, ids=str)
 def test_smallest_singular_value_of_dexp_is_a_sinc(group, angles, rng):
-    """e^-A dexp_A has |sinc(rho / 2)| for each root rho of the group at A."""
+    """The smallest singular value of e^-A dexp_A is |sin(rho / 2) / (rho / 2)|.
+
+    Here rho is the largest root of the group at A.
+    """
     theta = torch.tensor(angles, dtype=torch.float64)
     V = group.random(generator=rng, dtype=double_dtype_of(group))
     A = V @ group.torus(theta).to(double_dtype_of(group)) @ V.mH
@@ -110,7 +114,7 @@ def test_smallest_singular_value_of_dexp_is_a_sinc(group, angles, rng):
 
 @pytest.mark.parametrize(("group", "angles"), WORST, ids=str)
 def test_dexp_is_singular_on_the_border_where_a_root_is_two_pi(group, angles):
-    """Appendix D: dexp_A is singular if two opposite angles are pi, and not before."""
+    """Appendix D: dexp_A is singular once the largest root is 2 pi, and not before."""
     theta = torch.tensor(angles, dtype=torch.float64)
     A = group.torus(theta).to(double_dtype_of(group))
     for norm, floor in ((0.99 * math.pi, 1e-2), (math.pi, -1.0)):
@@ -124,10 +128,10 @@ def test_dexp_is_singular_on_the_border_where_a_root_is_two_pi(group, angles):
 def test_dexp_is_regular_elsewhere_on_the_border(group, angles):
     """dexp_A stays regular at border points where no root is 2 pi.
 
-    The paper says "singular on every matrix" of the border. That holds for the
-    derivative on all matrices, where 2 pi i is an eigenvalue of ad, but skew directions
-    do not see it: 2 / pi remains in SO(3). What is lost on the whole border is
-    injectivity.
+    The paper says "singular on every matrix" of the border. This holds for the
+    derivative on all matrices, since 2 pi i is an eigenvalue of ad, but not on skew
+    directions: in SO(3) the smallest singular value is 2 / pi. Only injectivity is lost
+    on the whole border.
     """
     theta = math.pi * torch.tensor(angles, dtype=torch.float64)
     A = group.torus(theta).to(double_dtype_of(group))
@@ -143,10 +147,10 @@ def test_dexp_is_regular_elsewhere_on_the_border(group, angles):
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_gradient_of_the_composition(group, rng):
-    """Proposition 4.1 with its sign corrected: grad(f o exp)(A) = Q dexp_-A(W).
+    """Proposition 4.1 with its sign corrected: grad(f o exp)(A) = Q dexp_-A(Omega).
 
-    Here W = (Q^H G - G^H Q) / 2. The gradient is compared with autograd through torch's
-    exponential; with the paper's sign it would be -1 times that.
+    Here Omega = (Q^H G - G^H Q) / 2. The gradient is compared with autograd through
+    torch's exponential; with the paper's sign, the result is -1 times that gradient.
     """
     A = element(group, rng, norm=2.0).requires_grad_()
     C = torch.randn(A.shape, dtype=A.dtype, generator=rng)
@@ -239,7 +243,7 @@ def test_curvature_of_known_spaces():
     E[1, 2, 0], E[1, 0, 2] = 1.0, -1.0
     Q = torch.eye(3, dtype=torch.float64)
     assert float(SO(3).curvature(Q, *E)) == pytest.approx(1 / 8)
-    # with one column it is the sphere; Stiefel(3, 2) with half of the metric is SO(3)
+    # Stiefel(3, 1) is the unit sphere, which has curvature 1
     E = torch.tensor([[[0.0], [1.0], [0.0]], [[0.0], [0.0], [1.0]]])
     assert float(Stiefel(3, 1).curvature(torch.eye(3, 1), *E)) == pytest.approx(1.0)
 
@@ -262,8 +266,9 @@ def test_three_exponentials_are_one(group, rng):
         second = (line[0] - 2 * line[1] + line[2]) / t**2
         return matrix_norm(group.project(line[1], second))
 
-    # The acceleration Q A^2 and the truncation error Q A^4 are normal, so what is left
-    # is rounding over t^2. Twice the worst over 20 seeds, 1.6e-9.
+    # The acceleration Q A^2 and the truncation error, a multiple of Q A^4, are normal
+    # to the group. What is left is a rounding error divided by t^2. 3.3e-9: twice the
+    # worst over 20 seeds, 1.6e-9.
     assert float(acceleration(1e-3)) < 3.3e-9
 
 
@@ -282,10 +287,11 @@ def test_the_exponential_update_is_riemannian_if_abelian(group, rng):
     "group", [SO(3), SO(4), U(2), SU(2), Sp(1), Quadrupole()], ids=str
 )
 def test_the_exponential_update_is_no_retraction_else(group, rng):
-    """In other groups the update is off to first order, by |(D D^T - I) u|, D = dexp_A.
+    """In other groups the update is off to first order, by eta |(D D^T - I) u|.
 
-    D D^T has the eigenvalues sinc^2(rho / 2), so the update is too short in directions
-    orthogonal to A.
+    Here D is the matrix of dexp_A, and u has the coordinates of Q^H grad f(Q). D D^T
+    has the eigenvalues sinc^2(rho / 2), so the update is too short in directions in
+    which the root rho is not 0.
     """
     A = element(group, rng, norm=2.0)
     etas = [2.0**-j for j in range(8, 16)]
