@@ -1,4 +1,4 @@
-"""`isometry bench --device cuda` where a device written in Python stands for the card.
+"""Run `isometry bench --device cuda` on a device written in Python, instead of a card.
 
 The times mean nothing. What is shown is that every contender runs in torch's operations
 alone, with all of its tensors on the device, and what the table says about the card.
@@ -16,7 +16,8 @@ from tests.backend.remote import DEVICE
 
 
 def _installed(peer: str) -> bool:
-    # geoopt's tensors are of a class of their own, and so are tensors on DEVICE.
+    # Parameters of geoopt have a class of their own, and so have tensors on DEVICE. No
+    # tensor can have both.
     return peer != "geoopt" and find_spec(peer) is not None
 
 

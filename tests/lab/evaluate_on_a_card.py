@@ -1,4 +1,4 @@
-"""An evaluation during training where a device written in Python stands for the card.
+"""Evaluate a model during training on a device written in Python, instead of a card.
 
 Like a card, the device refuses an operation if one of the tensors is on the CPU.
 """

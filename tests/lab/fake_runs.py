@@ -33,7 +33,7 @@ def fake_run(
     seed: int = 5544,
     end: float = 1e-4,
 ) -> Path:
-    """A run whose loss falls from 0.05 to `end`. Without a status it looks killed."""
+    """A run whose loss falls from 0.05 to `end`; if `status` is None, it was killed."""
     options = {"lag": 1000} if options is None else options
     command = f"isometry train {task} --model {model} --hidden-size {hidden_size}"
     config = {

@@ -186,6 +186,6 @@ class FolderTask(OrderTask):
 
 @dataclass(frozen=True)
 class NoFolderTask(OrderTask):
-    """A task whose `paths` name something that is no option, and a number."""
+    """A task whose `paths` name `folder`, which is no option, and `steps`, a number."""
 
     paths: ClassVar[frozenset[str]] = frozenset({"folder", "steps"})

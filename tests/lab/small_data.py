@@ -1,4 +1,4 @@
-"""Small files in the formats of the real ones."""
+"""Small data files in the formats of MNIST and TIMIT."""
 
 import hashlib
 import struct

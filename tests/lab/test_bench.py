@@ -125,7 +125,7 @@ def test_times_are_positive_and_all_contenders_can_be_drawn(folder):
         assert len(seconds) >= 6
         assert seconds.keys() <= LOOKS.keys()
         assert all(0 < t < math.inf for t in seconds.values())
-        # text in the drawing stays text
+        # the drawing has its text as text, not as outlines of letters
         assert all(f">{name}<" in drawing for name in seconds)
 
 
@@ -143,7 +143,7 @@ def weight_of(name: str) -> Tensor:
     "name", [OURS, TORCH_EXP, TORCH_CAYLEY, TORCH_HOUSEHOLDER, GEOTORCH]
 )
 def test_contenders_of_a_layer_are_orthogonal(name):
-    """Q^T Q = I."""
+    """Q^T Q = I for the weight Q of each contender."""
     Q = weight_of(name)
     # twice the worst, 1.2e-6 (torch's exponential)
     assert_close(Q.mT @ Q, torch.eye(6), atol=2.4e-6, rtol=0)
@@ -164,7 +164,7 @@ def test_passes_have_the_same_gradient():
     G = timing.unit_cotangent(A)
     passes: Any = suites.both_passes
     (ours,), (theirs,) = passes(expm_skew, A, G)(), passes(torch.matrix_exp, A, G)()
-    # twice what it is, 8.2e-8
+    # twice the measured difference, 8.2e-8
     assert_close(ours, (theirs - theirs.mT) / 2, atol=1.7e-7, rtol=0)
 
 
@@ -232,8 +232,8 @@ def test_numbers_are_short_and_have_no_exponent(value, text):
 def test_contenders_take_turns(clock):
     """The record has best and median of the rounds, in which contenders take turns."""
     calls: list[str] = []
-    # Calls in the rounds. Before them, each contender is called to warm up and to see
-    # how long it takes.
+    # Seconds of each call: first three calls, to warm up and to see how long a call
+    # takes, then one call in each of three rounds.
     costs = {"a": iter([9.0] * 3 + [2.0, 1.0, 4.0]), "b": iter([9.0] * 3 + [5.0] * 3)}
 
     def contender(name: str) -> Callable[[], object]:
@@ -394,7 +394,7 @@ def test_the_bare_products_are_as_many_as_the_steps(case):
 
 
 def test_the_benchmark_of_recurrent_layers_runs():
-    """A benchmark, which no type checker reads, unpacks the weights of a scan."""
+    """`measure_case` runs. It unpacks a scan's weights, which no type checker reads."""
     row = recurrent.measure_case(recurrent.Case(3, 4, batch=2), rounds=1)
     assert row["steps"] == 3
     assert all(seconds > 0 for seconds in row["seconds"].values())

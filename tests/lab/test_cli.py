@@ -38,7 +38,7 @@ def config_of(words: str) -> Config:
 
 @pytest.mark.parametrize("words", ["", *_cli.COMMANDS, "train mnist", "sweep mnist"])
 def test_help_imports_nothing_heavy(words):
-    """`--help` takes a tenth of a second, since it imports nothing heavy."""
+    """`--help` is fast, since it imports neither torch, numpy, matplotlib nor Ray."""
     code = f"""
 import sys
 from isometry.lab._cli import main
@@ -72,7 +72,7 @@ def test_the_line_of_the_paper():
 
 
 def test_the_command_of_a_run_makes_the_same_run():
-    """The recorded command makes the run again, also with values from a file."""
+    """The recorded command gives the same config, also with options of the network."""
     config = config_of(
         "train copying --lag 7 --lr 0.001 --model-options rebase_every=3 "
         "--model-options retraction=cayley --tensorboard --answer after-marker "
@@ -99,7 +99,7 @@ def test_options_from_a_file(tmp_path):
 
 
 def test_train_prints_the_folder_alone(tmp_path, capsys):
-    """`train` prints the folder alone, and leaves the run that `train` makes."""
+    """`isometry train` prints the folder alone, and makes the run of `lab.train`."""
     line = ["train", "copying", *SMALL, "--log-every", "1", "--out"]
     assert _cli.main([*line, str(tmp_path / "run")]) == 0
     output = capsys.readouterr()
@@ -150,7 +150,7 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         # the error used to say "`name` must be", but there is no such option
         (["--model", "exprn"], "`--model` must be one of exprnn"),
         (["--model", "exprn"], "got 'exprn'. Did you mean exprnn?"),
-        # it used to be "got init, rebase_ever", but `init` is the paper's option
+        # it used to be "got init, rebase_ever", but only the recipe sets `init`
         (
             ["--model-options", "rebase_ever=3"],
             "got rebase_ever. Did you mean rebase_every? It has",
@@ -299,7 +299,7 @@ def test_options_of_a_network_are_given_one_by_one(pairs, message, capsys):
     ],
 )
 def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, capsys):
-    """`--resume` refuses other options; they used to be ignored, or to be the task."""
+    """`--resume` refuses a task and options that define the run, each by its name."""
     train(small(iterations=1), tmp_path / "run")
     line = ["train", "--resume", str(tmp_path / "run"), *words.split()]
     assert _cli.main(line) == 2
@@ -320,7 +320,7 @@ def test_options_may_come_before_the_task(tmp_path):
     assert config_of("train --lag 7 copying") == config_of("train copying --lag 7")
     words = "--model my:Net --model-options a=1 copying --model-options b=2"
     training = config_of(f"train {words}").training
-    # a class before the task is not the task; and `a=1` used to be lost
+    # `my:Net` is not taken for the task; `a=1`, before the task, used to be lost
     assert (training.model, training.model_options) == ("my:Net", {"a": 1, "b": 2})
     file = tmp_path / "run.toml"
     file.write_text('task = "copying"\nlag = 7\n')
@@ -352,17 +352,17 @@ def test_a_mistyped_choice_has_a_suggestion(words, close, capsys):
     [("train mnist --root {}", "--root"), ("data get mnist --folder {}", "--folder")],
 )
 def test_a_folder_that_is_not_there_is_named_as_typed(words, option, tmp_path, capsys):
-    """`--root X` used to say "`folder` must be a folder"."""
+    """The error names the option as typed; it used to say `folder` for `--root`."""
     missing = tmp_path / "nowhere"
     assert _cli.main(words.format(missing).split()) == 2
     output = capsys.readouterr().err
     assert f"`{option}` must be a folder; got {missing}" in output
 
 
-# optimizers that multiply or divide the rate before they use it
+# networks whose optimizers multiply or divide the rate before they use it
 @pytest.mark.parametrize("model", ["exprnn", "scurnn", "rgd", "householder", "lstm"])
 def test_the_largest_rate_diverges_and_is_recorded(model, tmp_path, capsys):
-    """A huge rate is recorded as divergence; from 1e38 on torch raised in the step."""
+    """A huge rate is recorded as divergence; at 1e38, torch's step raised an error."""
     words = [*SMALL, "--lr", "1e15", "--lr-ratio", "1e15", "--model", model]
     assert _cli.main(["train", "copying", *words, "--out", str(tmp_path / "run")]) == 1
     assert "diverged at step" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def test_epochs_of_finite_data(options, expected):
 
 @pytest.mark.errors
 def test_an_unresolved_training_is_not_a_resolved_one():
-    """Without `iterations`, a run used to finish after no steps."""
+    """`iterations` is required; without them, a run used to finish after no steps."""
     options: dict[str, Any] = {"hidden_size": 4, "evaluate_every": 1, "threads": 1}
     with pytest.raises(ValueError, match="`iterations` must be a whole number; got No"):
         ResolvedTraining(**options, iterations=cast("int", None))

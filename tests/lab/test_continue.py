@@ -74,8 +74,8 @@ def test_the_line_goes_on_and_says_what_it_did(tmp_path, capsys):
 def test_new_options_replace_the_old_ones_in_the_command(before, after):
     """New options replace the old ones, but not in a value that looks like an option.
 
-    The folder "/my --threads 4 set" became "/my set", and "/x --threads 2" lost its
-    closing quote.
+    The folder "/my --threads 4 set" used to become "/my set", and "/x --threads 2" to
+    lose its closing quote.
     """
     words = ["isometry", "train", "mnist"]
     config = Config("mnist", {}, small().training, shlex.join(words + before))
@@ -104,7 +104,7 @@ def test_killed_between_the_new_options_and_the_next_step(tmp_path):
 
 
 def test_epochs_of_finite_data(tmp_path, monkeypatch):
-    """A run on finite data can be extended by epochs, here two of three batches."""
+    """A run on finite data can be extended by epochs: here from one to three."""
     monkeypatch.setattr(CopyingTask, "epoch", lambda _task, _size: 3)
     train(small(iterations=None, epochs=1), tmp_path / "run")
     assert resume(tmp_path / "run", epochs=3).summary["steps"] == 9
@@ -162,7 +162,7 @@ def test_best_weights_are_those_of_the_best_validation(tmp_path):
 
 
 def test_nan_is_neither_the_best_nor_solved(tmp_path, monkeypatch):
-    """A first evaluation of NaN used to stay the best one for the whole run."""
+    """A later evaluation is better than NaN; a first NaN used to stay the best one."""
     evaluated = []
 
     def measure(*args: Any) -> dict[str, float]:
@@ -201,7 +201,7 @@ def test_load_does_not_depend_on_later_defaults(tmp_path):
 def test_a_run_of_an_earlier_version_goes_on_and_is_loaded(tmp_path):
     """A run of an earlier version can be resumed and loaded.
 
-    At first format 2 had no description of the task, and nothing about its rates.
+    The oldest folders of format 2 lack `about`, `decay` and `clip_norm`.
     """
     train(small(iterations=6), tmp_path / "run")
     path = tmp_path / "run" / "config.json"
@@ -217,7 +217,8 @@ def test_a_run_of_an_earlier_version_goes_on_and_is_loaded(tmp_path):
 def test_best_weights_that_are_not_there_are_told(tmp_path):
     """The error says why there are no best weights.
 
-    There was no validation, the file is damaged, or its name leads out of the folder.
+    Their file is damaged or missing, its name leads out of the folder, or the run has
+    no checkpoint at all.
     """
     train(small(iterations=4), tmp_path / "run")
     [name] = best(tmp_path / "run")

@@ -136,7 +136,7 @@ def command(folder: Path, name: str, script: str) -> None:
 
 
 def archive(path: Path, files: dict[str, bytes]) -> Path:
-    """A package archive with the files where they should be."""
+    """A package archive with the files in the folder that the catalogue names."""
     source = write_files(path.parent / "package" / "data", files)
     with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as file:
         file.add(source, "package/data")

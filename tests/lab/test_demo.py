@@ -6,7 +6,7 @@ from tools import demo
 
 
 def test_an_interrupted_demo_says_so(tmp_path, capsys, monkeypatch):
-    """Ctrl-C before the last evaluation used to end in a KeyError."""
+    """Ctrl-C before the last evaluation prints one line, where it raised a KeyError."""
     summary = {"status": "interrupted", "steps": 7, "final": {}}
     monkeypatch.setattr(
         "isometry.lab.train", lambda *_: SimpleNamespace(summary=summary)

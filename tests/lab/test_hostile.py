@@ -88,7 +88,8 @@ def cut(folder: Path) -> None:
         (edited(task_options={"lgg": 3}), "options must be among lag, .* got lgg"),
         (edited(task_options={"lag": True}), "`lag` must be a whole number; got True"),
         (edited(task_options=[3]), r"got TypeError.*\[3\]"),
-        # with these, `isometry train --resume` with an option ended in a bare TypeError
+        # with these three, `isometry train --resume --iterations 9` used to end in a
+        # bare TypeError
         (edited(continued=5), "config.json must be .*continued 5"),
         (edited(continued=[5]), r"config.json must be .*continued \[5\]"),
         (edited(command=5), "config.json must be .*command 5"),
@@ -97,7 +98,8 @@ def cut(folder: Path) -> None:
         (written("config.json", b"\xff\xfe"), "config.json must be what"),
         (written("summary.json", b"[]"), "summary.json must be what"),
         (written("summary.json", b'{"status": "solved"}'), "summary.json must be what"),
-        # `isometry train --resume` printed a KeyError about the missing `best_by_test`
+        # `isometry train --resume` used to print a KeyError, since `best_by_test` is
+        # missing
         (
             written(
                 "summary.json",
@@ -196,7 +198,7 @@ def test_a_description_of_a_task_may_have_any_type(about, tmp_path):
 
 @pytest.mark.parametrize("scores", [{"test": 3}, {"test": ["stoi"]}], ids=str)
 def test_scores_that_are_not_a_table_are_left_out(scores, tmp_path):
-    """The scores of a split that are not a table used to end in a traceback."""
+    """Scores that are not a table are left out; they used to end in a traceback."""
     run = fake_run(tmp_path / "run", task="timit", options={}, steps=100)
     edit(run / "summary.json", scores=scores)
     write_report([run], tmp_path / "report")

@@ -40,7 +40,7 @@ def test_the_layout_of_a_sequence_is_not_an_option(model, name, tmp_path, capsys
     [
         (["--model", "urnn", *options("bias_bound=-1")], "options of urnn; got bias_b"),
         (["--model", "rgd", "--retraction", "foo"], "Change its options, or"),
-        # it used to be `hidden_size` and `device`, which are not on the line
+        # the error used to spell them `hidden_size` and `device`, as in Python
         (options("hidden_size=3"), "`--hidden-size` and `--device` are options of th"),
     ],
     ids=str,
@@ -52,7 +52,7 @@ def test_a_bad_value_is_told_in_a_line(words, message, tmp_path, capsys):
 
 @pytest.mark.errors
 def test_an_option_has_one_value(capsys):
-    """Two values of one option are refused; the first was ignored."""
+    """Two values of one option are refused; the first one used to be ignored."""
     with pytest.raises(SystemExit, match="2"):
         _cli.main([*TRAIN, *options("chunk=2", "chunk=3")])
     assert "chunk must have one value; got 2 and 3" in capsys.readouterr().err
@@ -63,7 +63,7 @@ def test_an_option_has_one_value(capsys):
     [("True", True), ("true", True), ("False", False), ("None", None), ("3", 3)],
 )
 def test_constants_of_python_are_understood(text, value):
-    """`unitary=True` was the string "True", which the network refused."""
+    """`True`, `False` and `None` are read as constants; they used to be strings."""
     assert pair(f"x={text}") == ("x", value)
 
 
@@ -76,7 +76,7 @@ class Moody(nn.RNN):
 
 
 def test_all_options_of_ones_own_network_are_recorded():
-    """A resumed run has the defaults of its beginning; `mode` was not recorded."""
+    """Every option of a user's network is recorded; `mode` used to be left out."""
     register(Moody, name="moody")
     recipe = build(small(model="moody"), torch.device("cpu")).config.recipe
     assert recipe["options"] == {"mode": "fast"}

@@ -69,7 +69,7 @@ def config(task: str = TASK, model: str = LAYER, **options: Any) -> Config:
 def test_a_line_names_a_class(model, tmp_path, capsys):
     """A class named on the command line has its dataclass fields as options.
 
-    It makes the same run as Python does.
+    The command makes the same run as `train` in Python.
     """
     out = ["--out", str(tmp_path / "line")]
     assert main(["train", TASK, *LINE, "--held-out=8", "--model", model, *out]) == 0
@@ -104,8 +104,8 @@ def test_options_of_a_class_are_in_the_help(capsys):
 def test_an_option_may_be_the_beginning_of_another(tmp_path, capsys):
     """An option may be a prefix of another option.
 
-    `--mode` was refused: "ambiguous option: could match --model, --model-options". So
-    was the command in `config.json`.
+    `--mode` used to be refused: "ambiguous option: could match --model,
+    --model-options". The command in `config.json` was refused as well.
     """
     task, out = "tests.lab.own:ShortTask", tmp_path / "run"
     line = [task, *LINE, "--model", LAYER, "--mode=all", "--h", "2.5", "--s=3", "--o"]
@@ -125,7 +125,7 @@ def test_an_option_may_be_the_beginning_of_another(tmp_path, capsys):
 def test_an_option_may_be_a_table(tmp_path):
     """An option may be a table.
 
-    It was refused: "must be a table; got [('a', 1)]".
+    A table used to be refused: "must be a table; got [('a', 1)]".
     """
     task, out = "tests.lab.own:TableTask", tmp_path / "run"
     line = ["train", task, *LINE, "--model", LAYER, "--table=a=1", "--table", "b=x"]
@@ -185,7 +185,7 @@ def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
                 call(tmp_path / "run", trust=[{TASK: LAYER, LAYER: TASK}[name]])
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "add `--trust`" in capsys.readouterr().err
-    # so a command that resumes the run knows the class
+    # the error about the existing folder suggests a command with `--trust`
     assert main(["train", TASK, *LINE, "--out", str(tmp_path / "run")]) == 2
     assert f"train --resume {tmp_path / 'run'} --trust" in capsys.readouterr().err
     assert main(["train", "--resume", str(tmp_path / "run"), "--trust"]) == 0
@@ -194,7 +194,7 @@ def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
     for call in (resume, load_model):
         with pytest.raises(ValueError, match=r"got trap:Net"):
             call(tmp_path / "run")
-    # a report, which reads the folder alone, refuses it too
+    # a report imports no class, so it is written
     write_report([tmp_path / "run"], tmp_path / "report")
 
 

@@ -39,7 +39,7 @@ def _forget() -> Iterator[None]:
 def test_an_epoch_has_at_least_one_batch(batches, monkeypatch, tmp_path):
     """An epoch must have at least one batch.
 
-    With 0, as from `90 // 128`, 10,000 steps were trained without a warning.
+    With 0, such as `90 // 128`, 10,000 steps used to be trained without a warning.
     """
     monkeypatch.setattr(OrderTask, "epoch", lambda _task, _size: batches)
     message = rf"`epoch` of OrderTask must return .*; got {batches} for batches of 4\."
@@ -52,7 +52,7 @@ def test_an_epoch_has_at_least_one_batch(batches, monkeypatch, tmp_path):
 def test_the_main_metric_is_among_the_metrics(monkeypatch, tmp_path):
     """The main metric must be among the metrics.
 
-    If it was not, the second evaluation raised a KeyError.
+    If it was not, the second evaluation used to raise a KeyError.
     """
     monkeypatch.setattr(OrderTask, "metric", "rihgt")
     message = "must be one of loss, right, .*; got 'rihgt'. Did you mean right?"
@@ -66,7 +66,7 @@ def test_the_main_metric_is_among_the_metrics(monkeypatch, tmp_path):
 def test_a_metric_may_be_a_tensor(monkeypatch, tmp_path):
     """A metric may be a tensor.
 
-    JSON refused it: "Object of type Tensor is not JSON serializable".
+    It used to be refused: "Object of type Tensor is not JSON serializable".
     """
     train(config(), tmp_path / "numbers")
     numbers = OrderTask.metrics
@@ -101,7 +101,8 @@ def schedule(*names: str) -> Schedule:
 def test_a_schedule_names_parameters_or_modules(name, count, monkeypatch, tmp_path):
     """A schedule may name parameters or modules.
 
-    A name with a dot was never found, and the parameter had the other rate.
+    A name with a dot used to match no parameter, so the parameter had the rate of the
+    other optimizer.
     """
     monkeypatch.setattr(Whole, "schedule", schedule(name))
     train(config(model=WHOLE), tmp_path / "run")
@@ -126,7 +127,7 @@ def test_a_schedule_that_names_no_parameter(name, monkeypatch, tmp_path):
 def test_a_schedule_has_an_optimizer_for_the_rest():
     """A schedule needs an optimizer without `parameters`, and each needs an `lr`.
 
-    Otherwise it failed later, with a bare StopIteration or KeyError.
+    Other schedules used to fail later, with a bare StopIteration or KeyError.
     """
     with pytest.raises(ValueError, match=r"without `parameters`.* only for head\. "):
         Schedule((OptimizerRecipe(SGD, {"lr": 0.5}, ("head",)),), "tests")
@@ -143,7 +144,8 @@ class OwnAdam(RiemannianAdam):
 def test_a_weight_on_a_manifold_needs_an_optimizer_for_manifolds(kind):
     """A weight on a manifold needs an optimizer that derives from isometry's.
 
-    One was refused if its own name was not in `isometry.optim`.
+    A user's subclass used to be refused unless `isometry.optim` had a class of the same
+    name.
     """
     own = Schedule((OptimizerRecipe(kind, {"lr": 0.5}),), "tests")
     plan = replace(recipe_for("rgd", CopyingTask(), 4), schedule=own)
@@ -227,18 +229,18 @@ def test_a_note_of_another_library_asks_for_no_traceback(monkeypatch, tmp_path, 
 
 @pytest.mark.errors
 def test_only_classes_are_registered():
-    """Python's error about `__name__` used to be raised."""
+    """An object that is no class is refused; Python's error used to be raised."""
     with pytest.raises(TypeError, match=r"must be .*; got 3"):
         register(3)  # type: ignore[type-var] # not a class
-    # the option was accepted, but no value of it
+    # a Literal of numbers used to be accepted, but none of its values
     with pytest.raises(ValueError, match=r"`level` must .* Literal of strings"):
         register(NumberTask)
 
 
 def test_the_way_on_after_an_interruption_names_trust(monkeypatch, tmp_path, capsys):
-    """A class that only the file of a sweep names needs `--trust` when it is resumed.
+    """If only the file of a sweep names a class, resuming the sweep needs `--trust`.
 
-    The printed command lacked it, and was refused.
+    The printed command used to lack `--trust`, and was refused.
     """
 
     def interrupted(*_: object) -> None:

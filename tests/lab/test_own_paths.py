@@ -46,8 +46,8 @@ def test_the_folder_of_our_tasks_is_a_path(task):
 def test_the_command_of_a_run_spells_a_value_that_begins_with_a_dash(options, tmp_path):
     """The recorded command can be given to a shell.
 
-    It was `--h -1e-05`, and argparse takes a word that begins with a dash for an
-    option: "argument --h: expected one argument".
+    It used to contain `--h -1e-05`, and argparse takes a word that begins with a dash
+    for an option: "argument --h: expected one argument".
     """
     task = "tests.lab.own:ShortTask" if "h" in options else TASK
     config, _ = read({"task": task, "iterations": 1, "hidden_size": 4} | options)

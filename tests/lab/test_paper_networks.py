@@ -82,7 +82,7 @@ FORMULAS = {
     "scurnn": scurnn,
 }
 
-# each size that the paper's tables have, with what the formulas say
+# every size in the paper's tables, and its number of parameters by the formulas
 COUNTS = [
     *[("exprnn", "mnist", n, c) for n, c in ((170, 16415), (360, 68950))],
     *[("exprnn", "pmnist", n, c) for n, c in ((170, 16415), (512, 136970))],
@@ -143,7 +143,7 @@ def test_free_parameters_are_those_of_the_formula(name, task, n, count):
     ],
 )
 def test_free_parameters_of_eurnn(task, options, count):
-    """L (n - 1) + n + 2dn + n + nk + k; real: L (n - 1) / 2 + dn + n + nk + k."""
+    """L (n - 1) + n + 2dn + n + nk + k; if real, L (n - 1) / 2 + dn + n + nk + k."""
     recipe = by_name("eurnn", task, **options)
     if not options:
         assert eurnn(task, 512, recipe.options["capacity"]) == count
@@ -173,7 +173,10 @@ def test_free_parameters_of_the_others(name, options, count):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_of_the_tables_are_all_counted_or_ours(name):
-    """Each size that registry and paper share has a row above."""
+    """Every size in `SIZES` for copying and TIMIT has a row in `COUNTS`.
+
+    The networks are those in `FORMULAS`; scuRNN on TIMIT is left out.
+    """
     rows = {(row[0], row[1], row[2]) for row in COUNTS}
     for task in ("copying", "timit"):
         if name in FORMULAS and (name, task) != ("scurnn", "timit"):
@@ -192,7 +195,7 @@ def test_counts_of_other_modules():
     assert count_parameters(tall) == 9
     assert count_parameters(ExpRNN(2, 4, unitary=True)) == 16 + 16 + 4
     assert count_parameters(nn.Linear(5, 5).requires_grad_(False)) == 0
-    # this divided by zero, the number of entries of a point
+    # count_parameters used to divide by the number of entries of a point, which is 0
     assert count_parameters(isometry.orthogonal(nn.Linear(4, 0))) == 0
 
 
@@ -200,8 +203,8 @@ def test_counts_of_other_modules():
 def test_frozen_coordinates_do_not_count(kind):
     """Coordinates that are frozen, or shared by two cells, are counted correctly.
 
-    The numbers in them without effect were subtracted anyway, and once for each cell;
-    a frozen ScoRNN of size 4 had -10 parameters.
+    The number of entries without effect used to be subtracted even if all were frozen,
+    and once for each cell: a frozen ScoRNN of size 4 had -10 parameters.
     """
     network = kind(2, 4)
     (cell,) = network.cells
@@ -262,7 +265,7 @@ def check_constraint(name: str, model: SequenceModel) -> None:
     W = cell.weight_hh if name.startswith("exp") else cell.recurrent_matrix()
     s = torch.linalg.svdvals(W.detach())
     low, high = {"spectral": (0.9, 1.1), "lie": (1.05, 1.05)}.get(name, (1.0, 1.0))
-    # twice the worst over 10 seeds, all networks and tasks, 0.5
+    # n eps: twice the worst over 10 seeds, all networks and tasks, 0.5 n eps
     tol = cell.hidden_size * eps(torch.float32)
     assert s.min() >= low - tol
     assert s.max() <= high + tol
@@ -337,7 +340,7 @@ def test_lstm_is_that_of_tensorflow():
         ("scornn", "mnist", math.sqrt(6 / (32 + 10)), 0.0),
         # 32 complex numbers count as 64 real ones
         ("urnn", "copying", math.sqrt(6 / (64 + 9)), 0.0),
-        # the bound has the 10 inputs instead of the features, and real parts alone
+        # the bound has the number of inputs, 10, in place of the number of features
         ("eurnn", "copying", math.sqrt(6 / (10 + 9)), 0.01),
         ("exprnn", "mnist", 1 / math.sqrt(32), 1 / math.sqrt(32)),
     ],

@@ -25,7 +25,7 @@ WORDS = [
 def test_at_most_fourteen_files_before_the_first_step(tmp_path):
     """At most fourteen files of the lab are called before the first step.
 
-    It was 25 once.
+    There used to be 25.
     """
     files: set[str] = set()
     begun = False

@@ -47,7 +47,7 @@ def test_a_gradient_is_clipped_to_its_norm(options):
         experiment = build(small(**options, **more), CPU)
         begin_step(experiment, experiment.model, Ranks(0, 1, CPU), 0).update()
         parts = [p.grad for p in experiment.model.parameters() if p.grad is not None]
-        # real numbers: a complex gradient counts as two
+        # complex here, and pairs of real numbers below: a complex entry counts as two
         grads.append(torch.cat([p.to(torch.cfloat).flatten() for p in parts]))
     whole, clipped = map(torch.view_as_real, grads)
     assert whole.norm() > norm

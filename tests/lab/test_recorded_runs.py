@@ -46,7 +46,7 @@ def test_a_run_of_a_later_version_is_refused(tmp_path):
 
 
 def test_a_recorded_run_is_reported(tmp_path):
-    """The report of a recorded run has its loss, its orthogonality and its command."""
+    """The report of recorded runs has their command, network and status."""
     page = write_report([RUNS / "whole", RUNS / "cut"], tmp_path / "report").read_text()
     assert "--lag 3" in page
     assert "ExpRNN 4" in page

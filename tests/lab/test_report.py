@@ -56,9 +56,9 @@ def page(folder: Path) -> Seen:
 
 
 def test_figures_and_table_lie_beside_the_page(folder):
-    """The figures show loss by iterations and seconds, drift, angles and accuracy.
+    """The figures show training loss, orthogonality, angles, and a test metric.
 
-    Accuracy is there only if it was measured.
+    The test metric is the accuracy for images, and the loss for the copying task.
     """
     usual = ("loss-iterations", "loss-seconds", "orthogonality", "angles")
     expected = {f"copying-1000-{name}" for name in (*usual, "loss-test")}

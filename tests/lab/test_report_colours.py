@@ -1,4 +1,4 @@
-"""Colours of networks as seen by readers with two kinds of cones."""
+"""Colours of networks, as readers with two or three kinds of cones see them."""
 
 from itertools import combinations
 
@@ -49,7 +49,7 @@ def lab(colour: str, eye: np.ndarray) -> np.ndarray:
 def test_colours_can_be_told_apart(palette, eye):
     """No two colours are close.
 
-    In the first palette, Wong's changed by hand, two colours had a distance of 3.
+    In an earlier palette (Wong's, changed by hand) two colours had a distance of 3.
     """
     seen = [lab(colour, EYES[eye]) for colour in palette]
     closest = min(np.linalg.norm(a - b) for a, b in combinations(seen, 2))

@@ -92,7 +92,7 @@ def test_of_an_error_the_smallest_is_the_best():
 def test_numbers_that_are_not_finite_are_no_result():
     """A result that is not finite is left out.
 
-    A run that diverged ends with NaN, which a median must not swallow.
+    A run that diverged ends with NaN, which must not enter a median.
     """
     losses = [0.5, math.inf, math.nan]
     records = [record(n, "train", loss=loss) for n, loss in enumerate(losses)]
@@ -152,8 +152,8 @@ def test_the_paper_is_not_quoted_for_your_own_task_of_the_same_name():
 def test_experiments_have_different_names():
     """The name of an experiment is the start of its figures' names.
 
-    The second experiment with the key "x" was called "x-2", even if there was a task
-    with that key. Then one experiment's figures overwrote the other's.
+    The second experiment with the key "x" used to be called "x-2", even if a task had
+    that key. The figures of one experiment then overwrote those of the other.
     """
     keys = ("x-2", "x", "x", "x")
     runs = [
@@ -376,7 +376,7 @@ def parameters(model: str, n: int, d: int, k: int) -> int:
 def test_sizes_of_the_paper_have_its_counts(experiment, model, sizes):
     """The paper's counts agree with its sizes to 3 percent.
 
-    This would show a misprint in n or in a count; the counts are rounded to 2 percent.
+    This would show a misprint in n or in a count. The counts are rounded to thousands.
     """
     rows = [row for row in PAPER[experiment].rows if row.model == model]
     assert len(rows) == 3

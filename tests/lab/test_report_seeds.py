@@ -162,7 +162,7 @@ def test_a_record_without_seconds_has_no_place_on_their_axis():
 
 
 def test_options_tell_rows_of_one_network_apart():
-    """Options tell rows of one network apart; folder names said nothing to a reader."""
+    """Options tell rows of one network apart, where rows used to have folder names."""
     runs = [run_of(s, lr=lr) for lr in (None, 0.1) for s in (1, 2)]
     labels = [look.label for look in looks(seed_groups(runs))]
     assert labels == ["ExpRNN 170, 2 seeds", "ExpRNN 170, lr 0.1, 2 seeds"]
@@ -224,7 +224,7 @@ def speech_run(path: Path, mse: float, model: str = "exprnn", **scores: float) -
 
 
 def test_both_errors_of_speech_are_shown(tmp_path):
-    """Both errors are shown at the step of the best validation, with their divisors."""
+    """Errors over valid and over padded frames are shown, at the best validation."""
     (experiment,) = experiments([speech_run(tmp_path / "run", 8.0)])
     table = results_table(experiment)
     assert cells(table, "Test error at best validation, valid frames")[0] == "8"

@@ -49,7 +49,8 @@ def test_all_is_every_figure_and_table():
     runs = plan("all")
     assert runs == [run for what in FIGURES for run in plan(what)]
     assert len({run.name for run in runs}) == len(runs)
-    # six networks at two lags; Table 1 has 14 rows, one of them a dash; Table 2 has 15
+    # Six networks at two lags; Table 1, which has 14 rows, with a dash in the column of
+    # MNIST; and Table 2, which has 15 rows.
     assert len(runs) == 2 * 6 + 13 + 14 + 15
 
 
@@ -141,7 +142,7 @@ def test_recorded_runs_of_exprnn_state_base_map_and_rates():
 
 @pytest.mark.parametrize("what", ["recorded", "beyond"])
 def test_plans_state_their_rates(what, tmp_path):
-    """A plan gives every rate, and the same ones as its records.
+    """A plan states every rate, and its records have the same rates.
 
     If a recipe changes, a plan must go on training as its records say.
     """
@@ -164,7 +165,7 @@ def test_plans_state_their_rates(what, tmp_path):
 def test_the_search_beyond_the_paper_is_short_and_explicit():
     """The search beyond the paper is at most ten short runs, then one long one.
 
-    Their commands leave nothing to a default.
+    Their commands state map, base, initialization, optimizer and rates.
     """
     *search, last = plan("beyond")
     assert 2 <= len(search) <= 10

@@ -160,7 +160,7 @@ def test_only_the_longest_run_is_compared_with_the_paper():
 
 
 def test_networks_are_compared_at_equal_epochs():
-    """Ahead after all epochs is confirmed; after at most half of them, refuted."""
+    """The claim holds if ExpRNN leads after every epoch, and fails if after half."""
     claim = "on permuted MNIST, ExpRNN learns faster than RGD"
     ours = pixel_run("pmnist-exprnn-170", *(0.9,) * 70)
     assert verdict_on(claim, ours).word == "not run yet"
@@ -321,7 +321,7 @@ def test_runs_beyond_the_paper_have_a_part_of_their_own():
 
 
 def test_the_long_run_is_trained_like_the_best_short_run():
-    """Validation images chose the options of the long run, among ten short runs."""
+    """The long run has the options of the short run that validated best."""
     start = "pmnist-exprnn-170-search-"
     runs = {n: r for n, r in records.read(RECORDS).items() if n.startswith(start)}
     accuracies = {
@@ -334,7 +334,7 @@ def test_the_long_run_is_trained_like_the_best_short_run():
 
 
 def test_minutes_of_processor_and_clock(tmp_path):
-    """Both are shown; processor time is a dash if a run did not record it."""
+    """Processor and wall time are shown; a dash stands for no record of the former."""
     runs = known_runs(tmp_path, status="solved", jumps=0)
     (run,) = runs.values()
     run["config"]["recipe"] = {"options": {}, "optimizers": []}

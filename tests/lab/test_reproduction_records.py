@@ -50,11 +50,11 @@ def test_a_run_is_solved_if_it_stays_below_the_limit_for_200_steps():
     for losses, step in (
         ([1] * 4 + [0] * 6, 250),
         ([1] * 5 + [0] * 5, 300),
-        # it ends too early
+        # the run ends too early
         ([1] * 6 + [0] * 4, None),
-        # it does not stay below the limit
+        # the loss does not stay below the limit
         ([1, 0, 0, 0, 1, 0, 0, 0, 0, 1], None),
-        # it leaves too late to count
+        # the loss stays below the limit for 200 steps, and rises only afterwards
         ([0, 0, 0, 0, 0, 1, 1, 1, 1, 1], 50),
         ([math.nan] * 10, None),
     ):
@@ -89,7 +89,7 @@ def test_a_record_has_what_the_run_has(tmp_path):
 
 
 def test_processor_time_is_recorded_only_if_it_covers_every_step(tmp_path):
-    """A run that began before it was measured has only a part of it."""
+    """Processor time that is known for some of the steps only is left out."""
     folder = tmp_path / "runs" / "one"
     train(small(), folder)
     assert record(read_run(folder))["summary"]["cpu_seconds"] > 0

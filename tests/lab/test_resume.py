@@ -38,7 +38,7 @@ MODELS: list[dict[str, Any]] = [
 
 def test_killed_process_goes_on(tmp_path):
     """A run of the command line that gets SIGKILL can be resumed."""
-    # so many steps, of 2 ms each, that it is killed while it trains
+    # enough steps, of 2 ms each, that the run still trains when it is killed
     long = small(iterations=600, evaluate_every=50, checkpoint_every=20)
     options = ["--lag=3", "--length=2", "--held-out=8", "--hidden-size=6"]
     options += ["--batch-size=4", "--iterations=600", "--log-every=1", "--threads=1"]
@@ -199,7 +199,7 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
 def test_a_signal_waits_for_the_step(number, tmp_path, monkeypatch):
-    """Ctrl-C lets the current step end, and leaves its checkpoint."""
+    """After Ctrl-C or SIGTERM, a run takes one more step, and leaves a checkpoint."""
     update, before = Step.update, signal.getsignal(number)
 
     def signalled(step: Step) -> None:
@@ -211,7 +211,8 @@ def test_a_signal_waits_for_the_step(number, tmp_path, monkeypatch):
         patch.setattr(Step, "update", signalled)
         outcome = train(small(), tmp_path / "cut")
     assert outcome.summary["status"] == "interrupted"
-    # The signal came in the fourth step, and is noticed before the next update.
+    # The signal came during step 4. The flag is read before step 5 updates the weights,
+    # and the run ends after this update.
     assert outcome.summary["steps"] == 5
     assert signal.getsignal(number) is before
     resume(tmp_path / "cut")
@@ -298,7 +299,7 @@ def test_the_command_that_resumes_a_run_can_be_given_to_a_shell(tmp_path):
 def test_a_resumed_network_returns_only_what_its_task_needs():
     """A resumed network computes only the last output if its task needs no other.
 
-    The record of the options said `last_only=False`, which also made `chunk` invalid.
+    Old records of the options have `last_only=False`, which makes `chunk` invalid.
     """
     options = {"length": 5, "held_out": 8}
     training = replace(small().training, model_options={"chunk": 2})

@@ -39,7 +39,7 @@ WEIGHTS = [
 
 @pytest.mark.parametrize(("manifold", "rows", "blocks"), WEIGHTS, ids=str)
 def test_the_largest_angle_is_an_angle_of_the_lie_algebra(manifold, rows, blocks, rng):
-    """The largest angle is the distance of `diagnose` from the border, up to rounding.
+    """The largest angle is pi minus the `border_distance` of `diagnose`.
 
     Coordinates are not skew matrices in every group. Their skew part once gave 3.154
     on Torus(4), where the angle was 1.164, and two blocks gave None.

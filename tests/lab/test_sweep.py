@@ -124,7 +124,7 @@ def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
 
 
 def test_a_long_message_arrives_whole(tmp_path, monkeypatch):
-    """A message is read while the child still writes it, since a pipe takes 64 KiB.
+    """A message is read while the child still writes it: a pipe holds only 64 KiB.
 
     A sweep used to wait forever for a run whose error had 100,000 characters.
     """
@@ -158,7 +158,7 @@ def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatc
 
 
 def test_as_many_runs_as_there_are_cores_for(monkeypatch):
-    """The number of runs is cores over threads, or `jobs`, or one on a card."""
+    """Runs at a time: `jobs`, or else cores over threads, or one on a card."""
     monkeypatch.setattr(engine, "cores", lambda: 8)
     one = expand("copying", {"threads": 1, "lag": 3})
     assert Engine().at_a_time(one) == 8
@@ -193,7 +193,7 @@ class FakeWorkers:
 
 
 def looped(workers: FakeWorkers, out: Path, seconds: float = math.inf) -> int:
-    """Train six runs by such workers, two at a time; return how many have begun."""
+    """Train six runs by `workers`, two at a time; return how many have begun."""
     runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5, 6]})
     view = View(out, runs, total=6, done=0)
     run_all(runs, cast("Workers", workers), view, jobs=2, seconds=seconds)
@@ -201,7 +201,7 @@ def looped(workers: FakeWorkers, out: Path, seconds: float = math.inf) -> int:
 
 
 def test_no_more_runs_than_jobs_at_a_time(tmp_path):
-    """Every engine has at most `jobs` runs at a time; with Ray it had them all."""
+    """Every engine has at most `jobs` runs at a time; Ray used to begin all at once."""
     workers = FakeWorkers()
     assert looped(workers, tmp_path) == 6
     assert (workers.largest, workers.words) == (2, ["close"])
@@ -272,7 +272,8 @@ def test_report_refuses_a_file(tmp_path, capsys):
 def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
     """A sweep stops all runs on Ctrl-C, each with a checkpoint.
 
-    A terminal sends the signal to all processes, but runs wait for the sweep's word.
+    A terminal sends the signal to all processes, but runs stop only when the sweep
+    tells them to.
     """
     out = tmp_path / "my sweep"
     options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}

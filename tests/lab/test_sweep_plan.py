@@ -104,7 +104,7 @@ def test_a_run_keeps_its_options(tmp_path):
 
 @pytest.mark.errors
 def test_names_of_runs_differ():
-    """Characters that are unsafe in the name of a folder become underscores."""
+    """Names must differ after unsafe characters have been replaced by underscores."""
     with pytest.raises(ValueError, match="must differ in letters and digits"):
         expand("copying", {"model_options": {"retraction": ["a/b", "a b"]}})
 

@@ -76,7 +76,7 @@ def test_ctrl_c_stops_the_tasks_with_checkpoints(tmp_path):
 
 
 def test_a_task_asks_for_what_its_run_uses():
-    """A task asks Ray for as many cores as it has threads, or for a card."""
+    """A task asks Ray for as many cores as it has threads, and for a card if needed."""
     (four,) = expand("copying", {"threads": 4}).values()
     (card,) = expand("copying", {"threads": 1, "device": "cuda"}).values()
     assert resources(four) == {"num_cpus": 4, "num_gpus": 0}

@@ -77,7 +77,7 @@ def test_options_survive_a_file(task):
     assert type(task)(**json.loads(json.dumps(asdict(task)))) == task
 
 
-# features of inputs and outputs in the literature, and whether there is one answer
+# sizes of input and output in the literature, and whether only the last output counts
 LITERATURE = {
     "copying": (10, 9, False),
     "adding": (2, 1, True),
@@ -154,7 +154,7 @@ class PaddedTask(AddingTask):
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_an_endless_task_keeps_its_lengths(ranks):
-    """Parts and splits of an endless task have the lengths; they used to have None."""
+    """Parts and splits of an endless task have its `lengths`; these used to be None."""
     task = PaddedTask(length=9, held_out=7)
     drawn = task.draw(generator(3, TRAIN, 0), 7).lengths
     held_out = task.draw(generator(0, TEST, 0), 7).lengths
@@ -282,7 +282,7 @@ class TestCopying:
         assert CopyingTask(lag=lag).baseline == pytest.approx(expected, abs=5e-7)
 
     def test_baseline_is_the_loss_without_memory(self):
-        """The baseline is the loss of certain blanks and then uniform symbols."""
+        """The baseline is the loss of sure blanks, then uniform guesses of symbols."""
         task = CopyingTask(lag=9)
         batch = task.batch(0, size=4, seed=shifted_seed(0))
         outputs = torch.zeros(task.steps, 4, task.output_size)
@@ -359,7 +359,7 @@ class TestAdding:
 
 
 def test_no_split_is_no_mean(tmp_path, monkeypatch):
-    """The paper trains on all images, and then there is nothing to validate on."""
+    """Without images for validation, as in the paper, `evaluate` returns no mean."""
     files = images()
     monkeypatch.setitem(catalogue.CATALOGUE, "mnist", dataset(files))
     root = str(write_files(tmp_path, files))

@@ -104,7 +104,7 @@ def test_fashion_is_read_in_the_same_way(root):
 
 
 def test_each_file_is_read_once(root, monkeypatch):
-    """Each file used to be read and verified twice."""
+    """Each file is read and verified once, where it used to be twice."""
     names: list[str] = []
     original = catalogue.verified
 
@@ -121,7 +121,7 @@ def test_baseline_is_the_loss_of_no_opinion(root):
     task = MnistTask(root=root)
     batch = next(task.evaluation("test", 7))
     loss = task.loss(torch.zeros(7, 10), batch).item()
-    # ln 10 in float32, 1.2e-7 measured
+    # ln 10 is rounded to float32; the measured error is 1.2e-7
     assert loss == pytest.approx(task.baseline, rel=2e-7)
     assert task.baseline == math.log(10)
 
@@ -143,7 +143,7 @@ def test_validation_leaves_images_to_train_on(validation):
 
 @pytest.mark.skipif(REAL is None, reason="ISOMETRY_TEST_DATA names no folder of data")
 def test_real_images():
-    """The mean pixel is .1307, the well-known constant, and 5421 fives train."""
+    """The mean pixel is .1307, as is well known; 5421 training images are fives."""
     root = str(Path(str(REAL)) / "mnist")
     task = MnistTask(root=root, validation=0)
     batch = task.batch(0, size=60000, seed=1)

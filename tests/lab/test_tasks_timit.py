@@ -87,7 +87,8 @@ def test_core_and_development_change_places(root):
 def test_both_errors_by_their_definitions(root, rng):
     """Both errors by their definitions, frame by frame.
 
-    One is over valid frames, the other over all of the longest recording.
+    `mse` is the mean over valid frames, `padded_mse` the mean over all frames after
+    padding to the longest recording.
     """
     task = byspeakers(root)
     batch = next(task.evaluation("test", 3))

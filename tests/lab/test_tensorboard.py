@@ -50,7 +50,7 @@ def test_events_are_the_metrics(tmp_path):
 
 
 def test_a_resumed_run_goes_on_with_its_curve(tmp_path, monkeypatch):
-    """A run killed at step 8 and resumed at step 6 has each step once in its curve.
+    """A run killed after step 8 and resumed at step 6 has each step once in its curve.
 
     Steps 7 and 8 used to be there twice, and what a writer had not yet put on the disk
     was missing.

@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def rates(**options: Any) -> dict[str, float]:
-    """Name of the optimizer, and the rates of the orthogonal weight and of the rest."""
+    """Learning rates, keyed by optimizer and by what it trains: orthogonal or rest."""
     experiment = build(small(**options), CPU)
     place = "network.cells.0.parametrizations.weight_hh.original"
     X = experiment.model.get_parameter(place)
@@ -129,7 +129,7 @@ def test_what_a_run_leaves_behind(tmp_path):
 
 
 def test_best_is_that_of_the_split_that_selects(tmp_path):
-    """The summary has the test metrics at the best validation, and the best of them."""
+    """The summary has the test metrics at the best validation, and the best ones."""
     folder = tmp_path / "run"
     train(small(iterations=60, evaluate_every=1, lr=0.05), folder)
     lines = records(folder)
@@ -172,7 +172,7 @@ def test_a_retraction_needs_a_manifold(tmp_path):
 
 
 def test_angles_of_the_coordinates_are_recorded(tmp_path):
-    """Angles at the first evaluation are near the angles of the initial weight."""
+    """Each evaluation records the largest angle, which is at most pi at the first."""
     train(small(lr=0.0), tmp_path / "run")
     lines = records(tmp_path / "run")
     angles = [r["largest_angle"] for r in lines if r["split"] == "test"]

@@ -47,7 +47,8 @@ def torchrun(places: list[str], words: list[str]) -> subprocess.Popen[str]:
     )
 
 
-# complex parameters follow the same path, and would cost a second start of torch
+# urnn has complex parameters, which follow the same path; it costs a second start of
+# torch, so it runs only with the long tests
 @pytest.mark.parametrize(
     "model", ["exprnn", pytest.param("urnn", marks=pytest.mark.soak)]
 )
