@@ -176,7 +176,7 @@ def test_each_argument_is_checked(kernel):
         ({"powers": 1}, "`powers` must be 2 or 3; got 1"),
         ({"stages": 0}, "`stages` must be from 1 to 7; got 0"),
         ({"stages": 7}, "`stages` must be from 1 to 6; got 7"),
-        ({"square": True}, "`squares` must leave out the last stage; got 2"),
+        ({"square": True}, "`stages` must end with a stage that is not a square; got"),
         ({"missing": 1}, "`stages` must hold 21 numbers; got 20"),
     ],
     ids=str,

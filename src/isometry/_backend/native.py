@@ -88,10 +88,11 @@ class NativeBackend(Backend):
         # `gemm` is tested without tensors: a backend may be created while a model is
         # exported, and then new tensors are fake and have no memory.
         number = PRECISIONS[dtype].c_type
-        X, Y = (number * 6)(*range(6)), (number * 4)()
-        pointer = ctypes.addressof(X)
-        self._c.probe(self.gemm, pointer, pointer, ctypes.addressof(Y), 2)
-        if [*Y] != [5, 14, 14, 50]:
+        X = (number * 6)(*range(6))
+        product = (number * 4)()
+        x = ctypes.addressof(X)
+        self._c.probe(self.gemm, x, x, ctypes.addressof(product), 2)
+        if [*product] != [5, 14, 14, 50]:
             raise BuildError("torch's BLAS gives a wrong result for a small product.")
 
     def skew(self, X: Tensor, out: Tensor) -> None:
@@ -123,7 +124,8 @@ class NativeBackend(Backend):
     def powers(self, W: Tensor, skip_up_to: float) -> PowerSums | None:
         if W.shape[1] > 1:
             return super().powers(W, skip_up_to)
-        n, sums = W.shape[-1], (ctypes.c_double * 3)()
+        n = W.shape[-1]
+        sums = (ctypes.c_double * 3)()
         self._c.powers(self.gemm, self._slots(W, 3, n), sums, skip_up_to, n)
         s2, s3, s4 = sums
         return None if s2 <= skip_up_to else (s2, s3, s4)
@@ -137,8 +139,7 @@ class NativeBackend(Backend):
         Q = W.new_empty(W.shape[1:])
         # memory for the factors L and R of a stage
         scratch = recycled((2, n, n), Q, temporary=True)
-        outputs = (Q.data_ptr(), scratch.data_ptr())
-        self._c.evaluate(self.gemm, w, *outputs, *table, n)
+        self._c.evaluate(self.gemm, w, Q.data_ptr(), scratch.data_ptr(), *table, n)
         return Q
 
     def pull_back(self, W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
@@ -150,11 +151,11 @@ class NativeBackend(Backend):
         # C reads the transpose of G. If G is itself the transpose of a contiguous
         # matrix, `contiguous` copies nothing.
         Gt = G.mT.contiguous()
-        g, X = self._pointer("G", Gt, n * n), torch.empty_like(Gt)
+        g = self._pointer("G", Gt, n * n)
+        X = torch.empty_like(Gt)
         # memory for L, R, and the gradients with respect to L and to each slot
         scratch = recycled((3 + polynomial.products, n, n), X, temporary=True)
-        outputs = (X.data_ptr(), scratch.data_ptr())
-        self._c.pull_back(self.gemm, w, g, *outputs, *table, n)
+        self._c.pull_back(self.gemm, w, g, X.data_ptr(), scratch.data_ptr(), *table, n)
         return X
 
     def scan(self, H: Tensor, r: Recurrence) -> None:
@@ -170,23 +171,31 @@ class NativeBackend(Backend):
         dH: Tensor | None,
         dh_last: Tensor | None,
     ) -> Gradients:
-        W, b, c = r.W, r.b, self._recurrence(r)
-        n, threads, batch = c.n, c.threads, r.time_steps.batch
-        rows = r.time_steps.rows * n
+        c = self._recurrence(r)
+        n, threads = c.n, c.threads
+        batch = r.time_steps.batch
+        size = r.time_steps.rows * n
         # each thread adds up its own gradients with respect to W and b
-        dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
+        dW, db = r.W.new_zeros(threads, n, n), r.W.new_zeros(threads, n)
+        dh0 = torch.empty_like(r.h0)
         # a thread can gather this many rows d_t, and as many rows h_{t-1}
         capacity = max(_ROWS_TOGETHER, -(-batch // threads))
-        scratch, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(r.h0)
+        scratch = r.W.new_empty(threads * 2 * capacity, n)
         self._c.scan_adjoint(
-            *(self.gemm, ctypes.byref(c)),
-            *(self._pointer("D", D, rows), self._pointer("H", H, rows)),
-            None if dH is None else self._pointer("dH", dH, rows),
+            self.gemm,
+            ctypes.byref(c),
+            self._pointer("D", D, size),
+            self._pointer("H", H, size),
+            None if dH is None else self._pointer("dH", dH, size),
             None if dh_last is None else self._pointer("dh_last", dh_last, batch * n),
-            *(dW.data_ptr(), db.data_ptr(), dh0.data_ptr(), scratch.data_ptr()),
+            dW.data_ptr(),
+            db.data_ptr(),
+            dh0.data_ptr(),
+            scratch.data_ptr(),
             capacity,
         )
-        return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
+        b = None if r.b is None else db.sum(0)[: len(r.b)]
+        return Gradients(dW.sum(0), b, dh0)
 
     def _pointer(self, name: str, X: Any, size: int) -> int:
         """The address of X, which must be a tensor with `size` entries."""
@@ -213,9 +222,11 @@ class NativeBackend(Backend):
         n, batch = len(r.W), r.time_steps.batch
         starts, sizes, length = r.time_steps.arguments
         name, epsilon = r.sigma
-        b, moduli, sigma = None, None, NONLINEARITIES[name]
+        sigma = NONLINEARITIES[name]
+        b = None
         if sigma.threshold is not None:
             b = self._pointer("b", r.b, int(sigma.threshold * n))
+        moduli = None
         if sigma.keeps_moduli:
             moduli = self._pointer("m", r.m, r.time_steps.rows * (n // 2))
         return CRecurrence(
@@ -257,17 +268,18 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     """The `PolynomialTable` of a polynomial, with coefficients of this dtype.
 
     Raises:
-        ValueError: if C cannot evaluate polynomials with these powers, stages and
-            squares.
+        ValueError: if C cannot evaluate polynomials with these powers and stages.
     """
-    powers, stages, slots = polynomial.powers, polynomial.stages, polynomial.products
+    powers, stages = polynomial.powers, polynomial.stages
+    slots = polynomial.products
     _require(powers in (2, 3), "powers", powers, "be 2 or 3")
     fits = len(stages) >= 1 and slots <= MOST_SLOTS
     most = MOST_SLOTS + 1 - powers
     _require(fits, "stages", len(stages), f"be from 1 to {most}")
+    # C writes every square into a slot, and the last product has no slot
+    end = stages[-1]
+    _require(not end.is_square, "stages", end, "end with a stage that is not a square")
     squares = sum(stage.is_square << s for s, stage in enumerate(stages))
-    last_is_product = not squares >> (len(stages) - 1)
-    _require(last_is_product, "squares", squares, "leave out the last stage")
     numbers = [number for stage in stages for number in (*stage.L, *stage.R[1:])]
     identity, *final = polynomial.rows[-1]
     numbers += [*final, identity]
