@@ -56,15 +56,21 @@ static inline REAL NAME(tanh)(REAL x)
     return COPYSIGN(((1 - power) - power * p) / ((1 + power) + power * p), x);
 }
 
-/* A power of two k such that (k x)^2 + (k y)^2 does not overflow, and does not lose
- * digits when subnormal numbers are replaced with zero; see SQUARES_FROM in scan.c.
- * Writes 1 / k to `inverse`. Products with k and 1 / k are exact, unless they
- * underflow. Compilers vectorize this code, but not hypot. */
-static inline REAL NAME(scale)(REAL x, REAL y, REAL *inverse)
+/* A power of two k, and 1 / k. Products with them are exact, unless they underflow. */
+typedef struct {
+    REAL k, inverse;
+} NAME(scale_t);
+
+/* The scale k for which (k x)^2 + (k y)^2 does not overflow. If both |x| and |y| are below
+ * `enlarge_below`, k is larger than 1. With SQUARES_FROM, which scan.c explains, the sum
+ * loses no digits when subnormal numbers are replaced with zero. Compilers vectorize this
+ * code, but not hypot. */
+static inline NAME(scale_t) NAME(scale)(REAL x, REAL y, REAL enlarge_below)
 {
     const REAL size = MAX(FABS(x), FABS(y));
-    *inverse = size > SQUARES_UP_TO ? 1 / SHRINK : size < SQUARES_FROM ? 1 / ENLARGE : 1;
-    return size > SQUARES_UP_TO ? SHRINK : size < SQUARES_FROM ? ENLARGE : 1;
+    const NAME(scale_t) shrink = {SHRINK, 1 / SHRINK}, enlarge = {ENLARGE, 1 / ENLARGE};
+    const NAME(scale_t) keep = {1, 1};
+    return size > SQUARES_UP_TO ? shrink : size < enlarge_below ? enlarge : keep;
 }
 
 /* Overwrites the rows z of H, from row `first` on, with h = sigma(z). */
@@ -98,15 +104,15 @@ static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, lon
     case ISOMETRY_COMPLEX_MODRELU:
         for (long row = 0; row < rows; row++, h += n)
             for (long i = 0; i < n / 2; i++) {
-                REAL inverse;
-                const REAL k = NAME(scale)(h[2 * i], h[2 * i + 1], &inverse);
-                const REAL x = k * h[2 * i], y = k * h[2 * i + 1];
-                /* m is k |z|, and l is |z| + b */
-                const REAL m = SQRT(x * x + y * y), l = m * inverse + b[i];
+                const NAME(scale_t) scale =
+                    NAME(scale)(h[2 * i], h[2 * i + 1], SQUARES_FROM);
+                const REAL x = scale.k * h[2 * i], y = scale.k * h[2 * i + 1];
+                /* k |z|, and |z| + b */
+                const REAL kz = SQRT(x * x + y * y), shifted = kz * scale.inverse + b[i];
                 /* zero stays zero if b is finite */
-                const REAL s = l <= 0 ? 0 : m == 0 ? 0 * l : l / m;
-                h[2 * i] = s * x;
-                h[2 * i + 1] = s * y;
+                const REAL gain = shifted <= 0 ? 0 : kz == 0 ? 0 * shifted : shifted / kz;
+                h[2 * i] = gain * x;
+                h[2 * i + 1] = gain * y;
             }
         break;
     case ISOMETRY_SMOOTH_MODRELU: {
@@ -114,17 +120,15 @@ static void NAME(activate)(const NAME(recurrence_t) *r, REAL *H, long first, lon
         REAL *moduli = r->moduli + first * (n / 2);
         for (long row = 0; row < rows; row++, h += n, moduli += n / 2)
             for (long i = 0; i < n / 2; i++) {
+                /* z is not enlarged, so that k^2 epsilon is finite */
                 const REAL x = h[2 * i], y = h[2 * i + 1];
-                /* z is scaled as for complex modReLU, but only down, so that
-                 * k^2 epsilon is finite */
-                const REAL size = MAX(FABS(x), FABS(y));
-                const REAL k = size > SQUARES_UP_TO ? SHRINK : 1, u = k * x, v = k * y;
-                const REAL inverse = size > SQUARES_UP_TO ? 1 / SHRINK : 1;
-                const REAL m = SQRT(u * u + v * v + k * k * epsilon) * inverse;
-                const REAL l = m + b[i];
-                const REAL s = l <= 0 ? 0 : l / (m + epsilon);
-                h[2 * i] = s * x;
-                h[2 * i + 1] = s * y;
+                const NAME(scale_t) scale = NAME(scale)(x, y, 0);
+                const REAL k = scale.k, kx = k * x, ky = k * y;
+                const REAL km = SQRT(kx * kx + ky * ky + k * k * epsilon);
+                const REAL m = km * scale.inverse, shifted = m + b[i];
+                const REAL gain = shifted <= 0 ? 0 : shifted / (m + epsilon);
+                h[2 * i] = gain * x;
+                h[2 * i + 1] = gain * y;
                 moduli[i] = m;
             }
         break;
@@ -165,21 +169,20 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
     case ISOMETRY_COMPLEX_MODRELU:
         for (long row = 0; row < rows; row++, h += n, d += n)
             for (long i = 0; i < n / 2; i++) {
-                REAL unused;
-                const REAL k = NAME(scale)(h[2 * i], h[2 * i + 1], &unused);
+                const REAL k = NAME(scale)(h[2 * i], h[2 * i + 1], SQUARES_FROM).k;
                 const REAL x = k * h[2 * i], y = k * h[2 * i + 1];
-                /* l is k |h| */
-                const REAL l = SQRT(x * x + y * y), inverse = l == 0 ? 0 : 1 / l;
-                const REAL c = x * inverse, s = y * inverse;
-                /* the derivative is 1 along h, and |h| / (|h| - b) orthogonally to h */
-                const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                /* m is k |z|, computed as k (|h| - b). If |z| is tiny, it was lost to
-                 * rounding when b was added, so m is at least EPSILON k |h|. */
-                const REAL m = MAX(l - k * b[i], EPSILON * l);
-                const REAL turn = c * d[2 * i + 1] - s * d[2 * i];
-                const REAL across = l == 0 ? 0 : turn * (l / m);
-                d[2 * i] = c * along - s * across;
-                d[2 * i + 1] = s * along + c * across;
+                /* k |h| */
+                const REAL kh = SQRT(x * x + y * y), inverse = kh == 0 ? 0 : 1 / kh;
+                const REAL cosine = x * inverse, sine = y * inverse;
+                /* k |z|, computed as k (|h| - b). If |z| is tiny, it was lost to rounding
+                 * when b was added, so kz is at least EPSILON k |h|. */
+                const REAL kz = MAX(kh - k * b[i], EPSILON * kh);
+                /* the derivative is 1 along h, and |h| / |z| orthogonally to h */
+                const REAL along = cosine * d[2 * i] + sine * d[2 * i + 1];
+                const REAL turn = cosine * d[2 * i + 1] - sine * d[2 * i];
+                const REAL across = kh == 0 ? 0 : turn * (kh / kz);
+                d[2 * i] = cosine * along - sine * across;
+                d[2 * i + 1] = sine * along + cosine * across;
                 db[i] += along;
             }
         break;
@@ -187,21 +190,23 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
         const REAL epsilon = (REAL)r->epsilon, *moduli = r->moduli + first * (n / 2);
         for (long row = 0; row < rows; row++, h += n, d += n, moduli += n / 2)
             for (long i = 0; i < n / 2; i++) {
-                /* h = g z with g = (m + b) / (m + epsilon) */
-                const REAL m = moduli[i], l = m + b[i];
-                const REAL g = l <= 0 ? 0 : l / (m + epsilon), back = g == 0 ? 0 : 1 / l;
+                /* h = gain z with gain = (m + b) / (m + epsilon) */
+                const REAL m = moduli[i], shifted = m + b[i];
+                const REAL gain = shifted <= 0 ? 0 : shifted / (m + epsilon);
                 /* x and y are the real and the imaginary part of z / (m + epsilon),
                  * computed as h / (m + b) */
-                const REAL x = h[2 * i] * back, y = h[2 * i + 1] * back;
+                const REAL inverse = gain == 0 ? 0 : 1 / shifted;
+                const REAL x = h[2 * i] * inverse, y = h[2 * i + 1] * inverse;
                 const REAL dot = x * d[2 * i] + y * d[2 * i + 1];
-                /* The gradient with respect to z is g d + z (z . d) dg/dm / m. The
-                 * second term comes from the change of g with m, since dm/dz = z / m.
-                 * Here dg/dm is (epsilon - b) / (m + epsilon)^2, and of the two factors
+                /* The gradient with respect to z is gain d + z (z . d) gain' / m, where gain'
+                 * is the derivative with respect to m. The second term comes from the
+                 * change of `gain` with m, since dm/dz = z / m. Here gain' is
+                 * (epsilon - b) / (m + epsilon)^2, and of the two factors
                  * 1 / (m + epsilon), one is already in x and y, the other in `dot`. */
                 const REAL slope = (epsilon - b[i]) / m;
-                d[2 * i] = g == 0 ? 0 : g * d[2 * i] + slope * dot * x;
-                d[2 * i + 1] = g == 0 ? 0 : g * d[2 * i + 1] + slope * dot * y;
-                db[i] += g == 0 ? 0 : dot;
+                d[2 * i] = gain == 0 ? 0 : gain * d[2 * i] + slope * dot * x;
+                d[2 * i + 1] = gain == 0 ? 0 : gain * d[2 * i + 1] + slope * dot * y;
+                db[i] += gain == 0 ? 0 : dot;
             }
         break;
     }
