@@ -165,6 +165,13 @@ void NAME(powers)(NAME(gemm_t) gemm, REAL *W, double *sums, double skip_up_to, l
     sums[2] = NAME(dot)(A4, A4, m) / 2;
 }
 
+/* The numbers of stage s in the table; if s is the number of stages, the numbers of the
+ * final combination. */
+static const REAL *NAME(numbers)(const REAL *table, long powers, long s)
+{
+    return table + s * (2 * powers + 1) + s * (s - 1);
+}
+
 /* Writes the polynomial p(A) into Q, given the powers of A in the first slots of W. The
  * products of all stages but the last are written into the slots that follow. The
  * multiple of I in p, which is the last number of the table, is added at the end: small
@@ -173,20 +180,21 @@ void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const RE
                     long powers, long stages, long squares, long n)
 {
     const long m = n * n;
+    const REAL *final = NAME(numbers)(table, powers, stages);
     REAL *L = scratch, *R = scratch + m;
     for (long s = 0; s < stages; s++) {
-        const long k = powers + s, last = s == stages - 1, square = squares >> s & 1;
-        const REAL *l = table, *r = table + k + 1, *f = r + k;
-        const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}, {Q, f, 0}};
-        NAME(combine)(W, k, rows, square ? 1 : 2 + last, n);
-        table = f;
-        if (square)
+        const long k = powers + s, is_last = s == stages - 1;
+        const long is_square = (squares >> s) & 1;
+        const REAL *l = NAME(numbers)(table, powers, s), *r = l + k + 1;
+        const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}, {Q, final, 0}};
+        NAME(combine)(W, k, rows, is_square ? 1 : 2 + is_last, n);
+        if (is_square)
             NAME(square_of_one)(gemm, L, W + k * m, n);
         else
-            NAME(gemm_square)(gemm, L, 0, R, 1, last, last ? Q : W + k * m, n);
+            NAME(gemm_square)(gemm, L, 0, R, 1, is_last, is_last ? Q : W + k * m, n);
     }
     for (long i = 0; i < n; i++)
-        Q[i * n + i] += table[powers + stages - 1];
+        Q[i * n + i] += final[powers + stages - 1];
 }
 
 /* Writes the skew gradient X with respect to A, given the transpose Gt of the gradient
@@ -205,19 +213,20 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
                      long squares, long n)
 {
     const long m = n * n;
+    const REAL *final = NAME(numbers)(table, powers, stages);
     REAL *L = scratch, *R = L + m, *gL = R + m, *g = gL + m, *gR = R;
     for (long s = stages - 1; s >= 0; s--) {
-        const long k = powers + s, last = s == stages - 1;
-        const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
+        const long k = powers + s, is_last = s == stages - 1;
+        const long is_square = (squares >> s) & 1;
+        const REAL *l = NAME(numbers)(table, powers, s), *r = l + k + 1;
         /* G is the transposed gradient with respect to the product of stage s. For the
          * last product, which is added to the result, it is Gt. For another product,
          * which is in slot k, it is in g. */
-        const REAL *G = last ? Gt : g + k * m;
-        const long square = squares >> s & 1;
+        const REAL *G = is_last ? Gt : g + k * m;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
-        const NAME(combined_t) combined[] = {{l + 1, gL}, {r, gR}, {r + k, Gt}};
-        NAME(combine)(W, k, rows, square ? 1 : 2, n);
-        if (square) {
+        const NAME(combined_t) combined[] = {{l + 1, gL}, {r, gR}, {final, Gt}};
+        NAME(combine)(W, k, rows, is_square ? 1 : 2, n);
+        if (is_square) {
             /* L has no term in A, and all its other terms are symmetric, so L is
              * symmetric. The gradient with respect to L is L G + G L, and only its
              * symmetric part matters. (G + G^T) L has the same symmetric part, and
@@ -232,7 +241,7 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         NAME(gemm_square)(gemm, G, 0, L, 1, 0, gR, n);
         /* The final combination is pulled back together with the last stage. The last
          * stage is pulled back first, so it overwrites g. */
-        NAME(distribute)(combined, 2 + last, g, 0, k, m, last);
+        NAME(distribute)(combined, 2 + is_last, g, 0, k, m, is_last);
     }
     REAL *gA = g, *gA2 = g + m;
     if (powers == 3) {
