@@ -29,6 +29,10 @@ FEWEST_ROWS = 32
 # half of A^2, and mirrors it. With fewer rows than this, the full product is as fast.
 HALVED_FROM = 96
 
+# Torch copies a transposed matrix block by block, but adds it without blocks. So from
+# this many rows on, copying the transpose and adding the copy is faster.
+COPIED_FROM = 1024
+
 # The largest number of matrices in a linear combination in C, and so the largest number
 # of slots of a polynomial.
 MOST_SLOTS = 8

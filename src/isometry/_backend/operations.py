@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isometry._backend.constants import COPIED_FROM
 from isometry._backend.memory import recycled
 from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.polynomial import Polynomial
@@ -311,9 +312,7 @@ def _add_adjoint(X: Tensor, sign: int, *, out: Tensor) -> Tensor:
         # 2.13 excludes the dispatch key of lazy conjugation, and a sum would read X^T
         # instead of X^H.
         torch.conj_physical(X.mT, out=out)
-    elif len(X) == 1 and X.shape[-1] >= 1024:
-        # Torch copies a transposed matrix block by block, but adds it without blocks.
-        # So for a large matrix, a copy and a sum are faster than adding the transpose.
+    elif len(X) == 1 and X.shape[-1] >= COPIED_FROM:
         out[0].copy_(X[0].mT)
     else:
         return torch.add(X, X.mT, alpha=sign, out=out)
