@@ -22,7 +22,7 @@ from isometry.linalg._squaring import scaled_and_squared
 _THETA = 1.3
 
 # the type of (M, c) -> the first c columns of f(M), for a function f of square matrices
-Leading = Callable[[Tensor, int], Tensor]
+FirstColumns = Callable[[Tensor, int], Tensor]
 
 
 def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
@@ -85,7 +85,11 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
 
 
 def tall_map(
-    X: Matrix, B: Matrix | None, *, of_skew: Leading, of_block: Leading | None = None
+    X: Matrix,
+    B: Matrix | None,
+    *,
+    of_skew: FirstColumns,
+    of_block: FirstColumns | None = None,
 ) -> Matrix:
     r"""The point $f(A) B$, with the $A$ of `expm_tall` and a function $f$ of matrices.
 
@@ -121,7 +125,7 @@ def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _in_the_span(
-    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Leading
+    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: FirstColumns
 ) -> Tensor:
     """f(A) B = B C + X_perp D with [[C], [D]] = f([[Omega, -S], [I, 0]]) [[I], [0]]."""
     S = X_perp.mH @ X_perp
@@ -136,7 +140,7 @@ def _in_the_span(
 
 
 def _in_the_group(
-    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Leading
+    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: FirstColumns
 ) -> Tensor:
     """f(A) B by the definition, with the n x n skew matrix A."""
     # A = P - P^H with P = (X_perp + B Omega / 2) B^H
