@@ -72,30 +72,39 @@ def _zeros(degree: int, bits: int) -> list[_Fixed]:
     zeros = []
     for j in range(m):
         z = 1.4 * m * cmath.exp(1j * math.pi * (0.5 + (j + 0.5) / m))
-        zeros.append(
-            (int(z.real * 2**40) << bits - 40, int(z.imag * 2**40) << bits - 40)
-        )
+        x, y = int(z.real * 2**40), int(z.imag * 2**40)
+        zeros.append((x << bits - 40, y << bits - 40))
     step = 1 << bits
     # Convergence is quadratic: after a step below 2^-60 the error is about 2^-120, far
     # less than the rounding of the factors to double precision.
     while step >> (bits - 60):
         step = 0
         for j, z in enumerate(zeros):
-            others = zeros[:j] + zeros[j + 1 :]
-            dx, dy = _correction(z, others, numerator, bits)
+            other_zeros = zeros[:j] + zeros[j + 1 :]
+            dx, dy = _correction(z, other_zeros, numerator, bits)
             zeros[j] = (z[0] - dx, z[1] - dy)
             step = max(step, abs(dx), abs(dy))
     return zeros
 
 
-def _correction(z: _Fixed, others: list[_Fixed], p: list[int], bits: int) -> _Fixed:
+def _correction(
+    z: _Fixed, other_zeros: list[_Fixed], p: list[int], bits: int
+) -> _Fixed:
     """Weierstrass' correction: p(z) over the product of z - t for all other zeros t."""
-    x, y = z
-    a, b = 0, 0
-    for c in reversed(p):
-        a, b = ((a * x - b * y) >> bits) + (c << bits), (a * y + b * x) >> bits
-    u, v = 1 << bits, 0
-    for s, t in others:
-        u, v = (u * (x - s) - v * (y - t)) >> bits, (u * (y - t) + v * (x - s)) >> bits
+    value = (0, 0)
+    for coefficient in reversed(p):
+        x, y = _times(value, z, bits)
+        value = (x + (coefficient << bits), y)
+    product = (1 << bits, 0)
+    for t in other_zeros:
+        product = _times(product, (z[0] - t[0], z[1] - t[1]), bits)
+    # value / product = value * conj(product) / |product|^2
+    (a, b), (u, v) = value, product
     square = u * u + v * v
     return ((a * u + b * v) << bits) // square, ((b * u - a * v) << bits) // square
+
+
+def _times(z: _Fixed, t: _Fixed, bits: int) -> _Fixed:
+    """The product of two complex numbers, rounded to units of 2^-bits."""
+    (a, b), (x, y) = z, t
+    return (a * x - b * y) >> bits, (a * y + b * x) >> bits
