@@ -121,15 +121,15 @@ class Backend:
         Q = W.new_empty(W.shape[1:])
         factors = recycled((2, *Q.shape), Q, temporary=True)
         L, R = factors.unbind()
-        slots, both = _flat(W), _flat(factors)
+        slots, both_factors = _slot_rows(W), _slot_rows(factors)
         for k, stage in enumerate(rows, polynomial.powers):
-            torch.mm(stage.factors, slots[:k], out=both[: len(stage.factors)])
+            torch.mm(stage.factors, slots[:k], out=both_factors[: len(stage.factors)])
             if stage.is_square:
                 self.square(L, W[k])
                 continue
             _add_identity(L, stage.identity)
             if stage.final is not None:
-                torch.mm(stage.final, slots[:k], out=_flat(Q[None]))
+                torch.mm(stage.final, slots[:k], out=_slot_rows(Q[None]))
                 Q.baddbmm_(L, R)
             else:
                 torch.bmm(L, R, out=W[k])
@@ -146,18 +146,19 @@ class Backend:
         # "The gradient of M" is short for the gradient with respect to a matrix M.
         # `scratch` holds in this order: L; R, later replaced with the gradient of R;
         # the gradients of L and F; and the gradients of all slots. The gradients of R,
-        # L and F are adjacent rows of `flat`, so one product of the transposed
+        # L and F are adjacent rows of `scratch_rows`, so one product of the transposed
         # coefficients with these rows computes what they contribute to the gradients of
         # the slots.
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
-        values = _flat(W)
+        values = _slot_rows(W)
         scratch = recycled((4 + polynomial.products, *W.shape[1:]), W, temporary=True)
         L, gR, gL, gF = scratch[:4].unbind()
-        slot_gradients, flat = scratch[4:], _flat(scratch)
-        factor_gradients, sums = flat[1:4], flat[4:]
+        slot_gradients = scratch[4:]
+        scratch_rows = _slot_rows(scratch)
+        factor_gradients, sums = scratch_rows[1:4], scratch_rows[4:]
         gF.copy_(G)
         for k, stage in reversed([*enumerate(rows, polynomial.powers)]):
-            torch.mm(stage.factors, values[:k], out=flat[: len(stage.factors)])
+            torch.mm(stage.factors, values[:k], out=scratch_rows[: len(stage.factors)])
             if stage.is_square:
                 # L has no term in A, and all its other terms are Hermitian, so L is
                 # Hermitian. The gradient with respect to L is G L + L G, and only its
@@ -179,8 +180,9 @@ class Backend:
 
     def scan(self, H: Tensor, r: Recurrence) -> None:
         """Overwrite the drive u_t of every time step in H with the state h_t."""
-        previous, Wt, time_steps = r.h0, r.W.mT, r.time_steps
+        Wt, time_steps = r.W.mT, r.time_steps
         apply_ = NONLINEARITIES[r.sigma.name].apply_
+        previous = r.h0
         for start, size in zip(time_steps.starts, time_steps.sizes, strict=False):
             h = H[start : start + size]
             h.addmm_(previous[:size], Wt)
@@ -274,7 +276,7 @@ def rows_of(
     return tensors
 
 
-def _flat(W: Tensor) -> Tensor:
+def _slot_rows(W: Tensor) -> Tensor:
     """`W`, of shape (slots, ...), viewed as a real matrix with one row for each slot.
 
     So a linear combination of slots is one product, a row of coefficients times this

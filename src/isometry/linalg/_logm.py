@@ -106,7 +106,7 @@ class Logm(Implicit):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
         Q, A = ctx.saved_tensors
-        return _adjoint(Q, A, grad_outputs[0]), None
+        return _logm_adjoint(Q, A, grad_outputs[0]), None
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
@@ -126,7 +126,7 @@ def principal(Q: Tensor, bound: float, turn: QuarterTurn) -> Tensor:
     return A.reshape(Q.shape)
 
 
-def _adjoint(Q: Tensor, A: Tensor, G: Tensor) -> Tensor:
+def _logm_adjoint(Q: Tensor, A: Tensor, G: Tensor) -> Tensor:
     with autocast_off(Q.device):
         return Q @ Dlogm.apply(-A, G)
 
@@ -135,7 +135,7 @@ _logm_op = opaque(
     "logm_unitary",
     Logm.forward,
     fake=lambda Q, _: Q.new_empty(Q.shape),
-    adjoint=_adjoint,
+    adjoint=_logm_adjoint,
     saves=lambda inputs, A: (inputs[0], A),
 )
 

@@ -52,7 +52,7 @@ def _by_function(A: Tensor, norm_bound: float | None) -> Tensor:
     return Exponential.apply(A, norm_bound)[0]
 
 
-def _flat(X: Tensor) -> Tensor:
+def _flat_batch(X: Tensor) -> Tensor:
     """`X` with its batch axes joined: (*batch, n, n) becomes (b, n, n)."""
     return X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:])
 
@@ -64,7 +64,7 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
             f"derivatives; got {type(A).__name__}. Gather a DTensor first with "
             f"`A.full_tensor()`."
         )
-    A_flat = _flat(A)
+    A_flat = _flat_batch(A)
     W = products.new_slots(A_flat)
     W[0].copy_(A_flat)
     Q, plans = products.forward(backend_for(W), W, norm_bound)
@@ -74,7 +74,7 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
 
 
 def _backward(W: Tensor, plans: Tensor, G: Tensor) -> Tensor:
-    G_flat = _flat(G)
+    G_flat = _flat_batch(G)
     # a hook on saved tensors may have returned W with different strides
     W = W.contiguous().view(W.shape[0], *G_flat.shape)
     backend = backend_for(W, G_flat)

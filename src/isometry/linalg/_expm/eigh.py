@@ -104,18 +104,19 @@ def _real_exponential(theta: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]
     $\varepsilon \lVert A \rVert$, and its real part would not be orthogonal (the
     defect is 3e-4 at norm 1e5 in float32).
     """
-    x, y, rest = rotation_planes(V)
+    x, y, axis = rotation_planes(V)
     n, pairs = x.shape[-2:]
     # The two angles of a pair are opposite only up to rounding; this line makes them
     # exactly opposite. If n is odd, the middle angle has no partner and becomes zero,
     # or stays NaN.
     theta = (theta - theta.flip(-1)) / 2
-    angles, zero = theta[..., n - pairs :].flip(-1), theta[..., pairs : n - pairs]
+    angles = theta[..., n - pairs :].flip(-1)
+    zero = theta[..., pairs : n - pairs]
     c, s = angles.cos()[..., None, :], angles.sin()[..., None, :]
-    rest = rest + zero[..., None, :]
-    turned = torch.cat([c * x - s * y, s * x + c * y, rest], -1)
+    axis = axis + zero[..., None, :]
+    turned = torch.cat([c * x - s * y, s * x + c * y, axis], -1)
     with autocast_off(V.device):
-        Q = turned @ torch.cat([x, y, rest], -1).mT
+        Q = turned @ torch.cat([x, y, axis], -1).mT
     half = torch.complex(x, y) / math.sqrt(2)
-    V = torch.cat([half, half.conj(), rest.to(V.dtype)], -1)
+    V = torch.cat([half, half.conj(), axis.to(V.dtype)], -1)
     return Q, torch.cat([angles, -angles, zero], -1), V

@@ -95,7 +95,8 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     """
     dtype = W.dtype
     lower, upper = angle_bounds(sums, power=2)
-    plan, costs = _plan_for(upper, dtype), plan_costs(dtype)
+    plan = _plan_for(upper, dtype)
+    costs = plan_costs(dtype)
     # on an accelerator, the sharper bound would make the host wait a second time
     if not W.is_cpu:
         return plan
@@ -137,14 +138,14 @@ def by_plan(plans: Tensor) -> tuple[int, list[tuple[int, Tensor]]]:
     # with one matrix there is nothing to compare, and numpy is slow for tiny arrays
     if numbers.size == 1 or (numbers == numbers[0]).all():
         return int(numbers[0]), []
-    different, counts = np.unique(numbers, return_counts=True)
-    most_frequent = int(different[counts.argmax()])
-    others = [
+    values, counts = np.unique(numbers, return_counts=True)
+    most_frequent = int(values[counts.argmax()])
+    rare_plans = [
         (plan, torch.from_numpy(np.flatnonzero(numbers == plan)))
-        for plan in different.tolist()
+        for plan in values.tolist()
         if plan != most_frequent
     ]
-    return most_frequent, others
+    return most_frequent, rare_plans
 
 
 def new_slots(A: Tensor) -> Tensor:
@@ -182,16 +183,16 @@ def forward(
         plans = torch.from_numpy(choice)
     else:
         plans = torch.tensor([choice] * W.shape[1], device="cpu")
-    plan, others = by_plan(plans)
-    Q = _value(backend, W, plan)
-    for plan, index in others:
+    plan, rare_plans = by_plan(plans)
+    Q = _value_by_plan(backend, W, plan)
+    for plan, index in rare_plans:
         V = W[:, index]
-        Q[index] = _value(backend, V, plan)
+        Q[index] = _value_by_plan(backend, V, plan)
         W[3:, index] = V[3:]
     return Q, plans
 
 
-def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
+def _value_by_plan(backend: Backend, W: Tensor, plan: int) -> Tensor:
     """exp(A) for matrices of one plan; writes into W what the gradient needs."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
@@ -254,14 +255,14 @@ def backward(backend: Backend, W: Tensor, plans: Tensor, G: Tensor) -> Tensor:
     """
     if G.numel() == 0:
         return G.clone()
-    plan, others = by_plan(plans)
-    gradient = _gradient(backend, W, plan, G)
-    for plan, index in others:
-        gradient[index] = _gradient(backend, W[:, index], plan, G[index])
+    plan, rare_plans = by_plan(plans)
+    gradient = _gradient_by_plan(backend, W, plan, G)
+    for plan, index in rare_plans:
+        gradient[index] = _gradient_by_plan(backend, W[:, index], plan, G[index])
     return gradient
 
 
-def _gradient(backend: Backend, W: Tensor, plan: int, G: Tensor) -> Tensor:
+def _gradient_by_plan(backend: Backend, W: Tensor, plan: int, G: Tensor) -> Tensor:
     """The skew gradient with respect to matrices A that have the same plan."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
