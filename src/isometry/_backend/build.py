@@ -143,7 +143,8 @@ def build(*, timeout: float = _TIMEOUT) -> tuple[str, Path]:
             cache cannot be written or trusted, or if another process takes too long to
             build.
     """
-    folder, program = open_folder(), compiler()
+    folder = open_folder()
+    program = compiler()
     key = _key(program)
     library = find(folder, key)
     if library is None:

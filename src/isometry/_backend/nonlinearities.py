@@ -109,7 +109,8 @@ def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
 
 
 def _smooth_modrelu_(z: Tensor, b: Tensor, smoothing: tuple[float, Tensor]) -> None:
-    Z, (epsilon, m) = complex_rows(z), smoothing
+    Z = complex_rows(z)
+    epsilon, m = smoothing
     # unlike |z|^2, `hypot` overflows only if |z| does
     torch.hypot(Z.abs(), m.new_full((), math.sqrt(epsilon)), out=m)
     Z.mul_(torch.relu(m + b) / (m + epsilon))
@@ -118,7 +119,8 @@ def _smooth_modrelu_(z: Tensor, b: Tensor, smoothing: tuple[float, Tensor]) -> N
 def _smooth_modrelu_adjoint_(
     d: Tensor, h: Tensor, b: Tensor, db: Tensor, smoothing: tuple[float, Tensor]
 ) -> None:
-    H, D, (epsilon, m) = complex_rows(h), complex_rows(d), smoothing
+    H, D = complex_rows(h), complex_rows(d)
+    epsilon, m = smoothing
     # h = g z with g = (m + b) / (m + epsilon)
     size = torch.relu(m + b)
     g = size / (m + epsilon)

@@ -27,7 +27,8 @@ def watch_in_python(tensors: tuple[Tensor, ...]) -> ContentsCheck:
     `watch_bytes` calls `watch_in_python` only if `c_watch` returns None, because the
     function in C is faster.
     """
-    facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
+    facts = [*map(_facts, tensors)]
+    contents = [*map(_bytes, tensors)]
 
     def same() -> bool:
         # The bytes are compared only if the address is unchanged: a tensor with another
@@ -49,7 +50,8 @@ def _bytes(tensor: Tensor) -> bytes:
 @cache
 def c_watch() -> Callable[..., ContentsCheck] | None:
     """The C function `watch`, which `watch_bytes` calls; None if it is unavailable."""
-    c, offset = c_library(), offset_of_tensor()
+    c = c_library()
+    offset = offset_of_tensor()
     if c is None or offset is None:
         return None
     library = torch_library()

@@ -14,8 +14,8 @@ def traceable(cls: type[Function]) -> Callable[..., Any]:
     Dynamo does not support an autograd function that has a `jvp`. So graphs use a
     subclass of `cls` without a `jvp`, which does not support forward mode.
     """
-    name, no_jvp = f"{cls.__name__}InGraphs", {"jvp": staticmethod(Function.jvp)}
-    in_graphs: type[Function] = type(name, (cls,), no_jvp)
+    no_jvp = {"jvp": staticmethod(Function.jvp)}
+    in_graphs: type[Function] = type(f"{cls.__name__}InGraphs", (cls,), no_jvp)
 
     def apply(*inputs: Any) -> Any:
         return (in_graphs if torch.compiler.is_compiling() else cls).apply(*inputs)

@@ -115,7 +115,8 @@ def samuelson_bound(A: Tensor, A2: Tensor) -> float:
     If $A$ is real, its angles come in pairs, so $r = 2$; otherwise $r = 1$. For a large
     real random matrix the bound is too large by a factor of about $(n/32)^{1/4}$.
     """
-    n, r = A.shape[-1], 1 if A.is_complex() else 2
+    n = A.shape[-1]
+    r = 1 if A.is_complex() else 2
     mean = torch.linalg.matrix_norm(A).square() / n
     variance = torch.linalg.matrix_norm(A2).square() / n - mean.square()
     squares = mean + (variance.clamp(min=0) * max(n - r, 0) / r).sqrt()
