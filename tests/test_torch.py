@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import isometry
 from isometry import _torch
-from isometry._operators import opaque
+from isometry._operators import opaque, traced_as
 from tests.helpers import version_numbers
 from tests.recorders import TorchRecorder
 
@@ -258,3 +258,27 @@ def test_an_opaque_operator_is_one(operator, rng):
     torch.library.opcheck(operator, (X, 1))
     (g,) = torch.autograd.grad(operator(X, 1)[0].sum(), X)
     assert torch.equal(g, cube_adjoint(X.detach(), torch.ones_like(X)))
+
+
+@pytest.mark.once
+def test_a_stand_in_is_called_where_only_an_operator_works(operator, rng):
+    """In a graph and for tensors without numbers, the stand-in of a function is called.
+
+    Otherwise the function itself is called. In a compiled program it is not traced.
+    """
+
+    @traced_as(lambda X, n: operator(X, n)[0])
+    def power(X: Tensor, n: int) -> Tensor:
+        assert not torch.compiler.is_compiling()
+        return X ** (3 * n) if X.tolist() else X
+
+    X = torch.randn(3, dtype=torch.float64, generator=rng)
+    assert torch.equal(power(X, 1), X**3)
+    assert power(X.to("meta"), 1).is_meta
+    compiled = torch.compile(power, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X, 1), X**3)
+
+    def push(X: Tensor) -> Tensor:
+        return torch.func.jvp(lambda X: power(X, 1), (X,), (torch.ones_like(X),))[1]
+
+    assert_close(torch.compile(push, backend="eager")(X), 3 * X**2)

@@ -9,12 +9,12 @@ import functools
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 
-from isometry._torch import in_forward_mode, is_fake
+from isometry._torch import AnyFunction, in_forward_mode, is_fake, outside_graphs
 
 
 def needs_operator(X: Tensor) -> bool:
@@ -26,6 +26,31 @@ def needs_operator(X: Tensor) -> bool:
     """
     in_graph = torch.compiler.is_compiling() or is_fake(X)
     return X.is_meta or (in_graph and not in_forward_mode())
+
+
+def traced_as(stand_in: Callable[..., Any]) -> Callable[[AnyFunction], AnyFunction]:
+    """A decorator that has `stand_in` called where only an operator works.
+
+    `needs_operator` decides, by the first argument, which must be a tensor. Compilers
+    never trace the decorated function. If they meet a call of it in forward mode, where
+    an operator would drop the tangent, it is called between two graphs. So the function
+    may read numbers, and may call autograd functions that Dynamo does not support.
+
+    Args:
+        stand_in: computes the same as the decorated function, in a way that compilers
+            can trace. It takes the same arguments, by position.
+    """
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        untraced = outside_graphs(function)
+
+        @functools.wraps(function)
+        def call(X: Tensor, *args: Any) -> Any:
+            return stand_in(X, *args) if needs_operator(X) else untraced(X, *args)
+
+        return cast("AnyFunction", call)
+
+    return decorate
 
 
 def largest(X: Tensor, *, unknown: float) -> float:

@@ -65,7 +65,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def _private(module: str, name: str, substitute: Any) -> Any:
@@ -341,7 +341,7 @@ def fill_flat_weights(module: torch.nn.RNNBase) -> None:
     getattr(module, "_init_flat_weights", _do_nothing)()
 
 
-def outside_graphs(function: _Function) -> _Function:
+def outside_graphs(function: AnyFunction) -> AnyFunction:
     """Make compilers call `function` between two graphs instead of tracing it.
 
     `torch.compiler.disable` does the same, but it imports Dynamo, which is slow. This
@@ -355,10 +355,10 @@ def outside_graphs(function: _Function) -> _Function:
             return untraced(*args, **kwargs)
         return function(*args, **kwargs)
 
-    return cast("_Function", call)
+    return cast("AnyFunction", call)
 
 
-def constant_in_graphs(function: _Function) -> _Function:
+def constant_in_graphs(function: AnyFunction) -> AnyFunction:
     """Make compilers call `function` once and treat the result as a constant.
 
     This decorator sets the same mark as `torch.compiler.assume_constant_result`, but it

@@ -4,8 +4,9 @@ No single mechanism of torch supports double backward, forward mode, `vmap` and
 `torch.compile` at once. The plan, which products.py explains, depends on the numbers
 in the matrix. So a compiler cannot trace an autograd function that chooses the plan. A
 compiler need not trace a custom operator, but an operator drops the tangents of forward
-mode. So this file has both autograd functions and operators, and functions such as
-`exponential` pick one.
+mode. So this file has both autograd functions and operators. Functions such as
+`exponential` call autograd functions, and their decorator `traced_as` has operators
+called instead where a compiler records a graph.
 """
 
 import math
@@ -15,14 +16,13 @@ import torch
 from torch import Tensor
 
 from isometry._backend import backend_for
-from isometry._operators import Maximum, needs_operator, opaque
+from isometry._operators import Maximum, opaque, traced_as
 from isometry._orthonormal import defect, identity
 from isometry._torch import (
     autocast_off,
     is_batched_gradient,
     is_wrapper,
     nested_forward_mode,
-    outside_graphs,
     transforms,
 )
 from isometry.linalg._expm import products
@@ -34,15 +34,9 @@ from isometry.linalg._skew import with_skew_gradient
 Pair = tuple[Tensor, Tensor]
 
 
+@traced_as(lambda A, norm_bound: _expm_op(A, norm_bound)[0])
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
-    """exp(A): by an operator in a graph, otherwise by an autograd function."""
-    if needs_operator(A):
-        return _expm_op(A, norm_bound)[0]
-    return _by_function(A, norm_bound)
-
-
-@outside_graphs
-def _by_function(A: Tensor, norm_bound: float | None) -> Tensor:
+    """exp(A); `norm_bound` is an upper bound on all angles, or None."""
     if not transforms():
         return EagerExponential.apply(A, norm_bound)
     # in nested forward mode, an autograd function would lose a tangent, while `frechet`
@@ -82,6 +76,7 @@ def _backward(W: Tensor, plans: Tensor, G: Tensor) -> Tensor:
     return gradient.contiguous().resize_(G.shape)
 
 
+@traced_as(lambda A, E, _plans=None: _frechet_op(A, E))
 def frechet(A: Tensor, E: Tensor, plans: Tensor | None = None) -> Pair:
     """exp(A) and its derivative along E; both can be differentiated again.
 
@@ -90,13 +85,6 @@ def frechet(A: Tensor, E: Tensor, plans: Tensor | None = None) -> Pair:
         E: directions; any matrices, skew or not.
         plans: the plan of each matrix (its scheme and squarings), if known.
     """
-    if needs_operator(A):
-        return _frechet_op(A, E)
-    return _frechet_by_plan(A, E, plans)
-
-
-@outside_graphs
-def _frechet_by_plan(A: Tensor, E: Tensor, plans: Tensor | None) -> Pair:
     if A.numel() == 0:
         return A.clone(), E.clone()
     if plans is None:
@@ -171,18 +159,12 @@ def adjoint(A: Tensor, G: Tensor, plans: Tensor | None = None) -> Tensor:
     return (g - g.mH) / 2
 
 
+@traced_as(lambda A, G: (exponential(A, None), adjoint(A, G)))
 def value_and_adjoint(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     """exp(A), and the skew gradient with respect to A that `adjoint` returns.
 
     Both can be differentiated again.
     """
-    if needs_operator(A):
-        return exponential(A, None), adjoint(A, G)
-    return _both_by_function(A, G)
-
-
-@outside_graphs
-def _both_by_function(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     Q, W, plans = Exponential.apply(A, None)
     if nested_forward_mode():
         return frechet(A, torch.zeros_like(A), plans)[0], adjoint(A, G, plans)
