@@ -52,20 +52,20 @@ def _square(Q: Tensor, s: Tensor) -> Tensor:
     return Q
 
 
-def _forward(Q: Tensor, s: Tensor) -> Tensor:
+def _copied_square(Q: Tensor, s: Tensor) -> Tensor:
     # an operator must not return its argument
     return _square(Q.clone(memory_format=torch.contiguous_format), s)
 
 
-def _adjoint(Q: Tensor, s: Tensor, G: Tensor) -> Tensor:
+def _square_adjoint(Q: Tensor, s: Tensor, G: Tensor) -> Tensor:
     pull_back = torch.func.vjp(lambda Q: _square(Q, s), Q)[1]
     return pull_back(G)[0].clone(memory_format=torch.contiguous_format)
 
 
 _square_op = opaque(
     "repeated_square",
-    _forward,
+    _copied_square,
     fake=lambda Q, _s: Q.new_empty(Q.shape),
-    adjoint=_adjoint,
+    adjoint=_square_adjoint,
     saves=lambda inputs, _: inputs,
 )
