@@ -78,7 +78,8 @@ def test_a_wrong_tensor_is_refused(case):
     C used to read each of these tensors as if it could, and most crashed.
     """
     make, error, message = WRONG_TENSORS[case]
-    native, wrong, right = built(torch.float32), make(), matrices()
+    native = built(torch.float32)
+    wrong, right = make(), matrices()
     if isinstance(wrong, Tensor) and case not in ("small", "large"):
         assert type(backend_for(right, wrong)) is Backend
     with pytest.raises(error, match=message):
@@ -118,7 +119,8 @@ def test_a_scheme_is_not_a_polynomial(backend):
     Both backends used to accept it, and computed exp(theta A). A type checker now sees
     the mistake: the comment below would be an error if there were nothing to ignore.
     """
-    scheme, W = SCHEMES[torch.float32][0], matrices(4)[:, None]
+    scheme = SCHEMES[torch.float32][0]
+    W = matrices(4)[:, None]
     chosen = built(torch.float32) if backend == "C" else Backend()
     with pytest.raises(AttributeError, match="'Scheme' object has no attribute"):
         chosen.evaluate(W, scheme)  # pyright: ignore[reportArgumentType]
@@ -256,7 +258,8 @@ def test_a_scan_without_rows(sizes):
 
     The torch backend used to raise IndexError if there were no time steps.
     """
-    H, h0, W = torch.zeros(0, N), torch.zeros(0, N), matrices()[0] + 1
+    H, h0 = torch.zeros(0, N), torch.zeros(0, N)
+    W = matrices()[0] + 1
     for backend in (Backend(), built(torch.float32)):
         r = Recurrence(W, Sigma("modrelu"), torch.ones(N), h0, TimeSteps(sizes))
         backend.scan(H, r)

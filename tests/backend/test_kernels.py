@@ -104,7 +104,8 @@ def test_powers_in_one_call(n, dtype, rng):
     It leaves out A^4 if all angles are tiny.
     """
     A = random_skew(n, norm=2.0, dtype=dtype, rng=rng)[None]
-    native, W = built(dtype), A.new_empty((5, *A.shape))
+    native = built(dtype)
+    W = A.new_empty((5, *A.shape))
     W[0] = A
     sums = native.powers(W, skip_up_to=1e-12)
     if n == 1:
@@ -191,7 +192,8 @@ def test_tanh(dtype, rng):
     edges = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e30, 9.5, 20.0, -30.0, 1e-30]
     x = torch.cat([x, torch.linspace(-12, 12, 30000, dtype=x.dtype), x.new(edges)])
     x = x.to(dtype)
-    h, (starts, sizes, length) = x.clone(), TimeSteps((1,)).arguments
+    h = x.clone()
+    starts, sizes, length = TimeSteps((1,)).arguments
     nothing = ctypes.cast(ctypes.CFUNCTYPE(None)(lambda: None), ctypes.c_void_p)
     library = c_library()
     assert library is not None

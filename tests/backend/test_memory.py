@@ -109,7 +109,8 @@ class Nested(TorchFunctionMode):
     """Computes an exponential of its own inside of every operation of torch."""
 
     def __init__(self, A: Tensor) -> None:
-        self.A, self.busy = A, False
+        self.A = A
+        self.busy = False
 
     def __torch_function__(self, func: Any, _types: Any, args=(), kwargs=None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -158,7 +159,8 @@ def test_a_signal_handler(rng):
     It used to make 316 of 404 results of the interrupted code wrong.
     """
     A, B = random_skew(100, norm=3.0, dtype=torch.float32, rng=rng, batch=(2, 10))
-    expected, calls = expm_skew(A), 0
+    expected = expm_skew(A)
+    calls = 0
 
     def handler(*_: object) -> None:
         nonlocal calls

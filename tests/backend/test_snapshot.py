@@ -40,7 +40,8 @@ def library_with(options: tuple[str, ...]) -> ctypes.CDLL:
 
 @pytest.fixture(params=STEPS, autouse=True)
 def step(request, monkeypatch):
-    options, connect = STEPS[request.param], watch.c_watch
+    options = STEPS[request.param]
+    connect = watch.c_watch
     if options is None:
         monkeypatch.setattr(memory, "c_watch", lambda: None)
     elif options:

@@ -193,7 +193,8 @@ def test_old_libraries_and_killed_builds_are_removed():
 
 def test_a_library_that_is_used_stays_young():
     """Using a library renews its time stamp."""
-    library, then = put(), time.time() - 80 * 86400
+    library = put()
+    then = time.time() - 80 * 86400
     os.utime(library, (then, then))
     find(open_folder(), "key")
     assert time.time() - library.stat().st_mtime < 3600

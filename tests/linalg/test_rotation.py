@@ -28,7 +28,8 @@ NORMS = [0.0, 0.01, 0.3, 1.2, 3.0, 6.0, 50.0]
 def reference(X: Tensor, B: Tensor | None, G: Tensor) -> tuple[Tensor, Tensor]:
     """Value and gradient in double or extended precision, rounded to double."""
     L = X.detach().tril(-1)
-    A, G = L - L.mT, G.double()
+    A = L - L.mT
+    G = G.double()
     G = G if B is None else B.double().mT @ G
     Q = expm(A)
     return Q if B is None else B.double() @ Q, 2 * gradient(A, G).tril(-1)
