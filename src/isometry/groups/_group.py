@@ -15,11 +15,17 @@ from isometry._torch import autocast_off, constant_in_graphs
 from isometry.groups._ambient import arrays, fixed_gaussian, flat
 from isometry.groups._derived import basis, derived_log
 from isometry.groups._frames import BodyFrame
-from isometry.groups._manifold import EXP, AbstractManifold, Base
+from isometry.groups._manifold import (
+    EXP,
+    AbstractManifold,
+    AbstractUnrestricted,
+    Base,
+)
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import determinant, nearest_rotation
-from isometry.linalg import expm_skew
+from isometry.linalg import expm_skew, logm_unitary, skew
 from isometry.linalg._norms import krylov_norm, spectral_norm
+from isometry.linalg._skew import lower_triangle
 
 # Number of factors in the random walk of `random`. Let rho be a nontrivial irreducible
 # representation. If Q has the Haar measure, the mean of rho(Q) is zero. If Q is one
@@ -337,3 +343,30 @@ class AbstractClassicalGroup(AbstractGroup):
         of the nearest point does not change either, so it is the Haar measure.
         """
         return self.nearest(self.gaussian(*batch, **options))
+
+
+class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
+    """A group whose Lie algebra consists of all skew matrices: O, SO and U."""
+
+    # Inherited from `AbstractUnrestricted`, but stated again in the class that defines
+    # `algebra`: otherwise `AbstractGroup.__init_subclass__` would set it to False.
+    is_unrestricted = True
+
+    def algebra(self, X: Tensor) -> Tensor:
+        """Skew matrix with the lower triangle of `X`; see `skew`.
+
+        The diagonal of `X` is read only if `X` is complex.
+        """
+        return skew(X)
+
+    def algebra_coordinates(self, A: Tensor) -> Tensor:
+        """The lower triangle of `A`, with the diagonal divided by i if complex."""
+        return lower_triangle(A)
+
+    def algebra_projection(self, X: Tensor) -> Tensor:
+        """The skew part."""
+        return (X - X.mH) / 2
+
+    def algebra_log(self, Q: Tensor) -> Tensor:
+        """The principal logarithm, which exists for rotations and unitary matrices."""
+        return logm_unitary(Q)

@@ -4,29 +4,20 @@ Points and tangent vectors are tensors `(*batch, *shape)`. A manifold stores no 
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from isometry._checks import check_batch, check_is_tensor, no_torus
-from isometry._orthonormal import unitary_bound
-from isometry._torch import is_fake
+from isometry._checks import check_batch, no_torus
+from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry.groups._frames import AbstractFrame, AmbientFrame
-from isometry.groups._maps import (
-    KNOWN,
-    AbstractMap,
-    AbstractRetraction,
-    Exp,
-    Householder,
-    MapLike,
-    RetractionLike,
-    parse_map,
-)
+from isometry.groups._maps import AbstractMap, AbstractRetraction, Exp, RetractionLike
+from isometry.groups._maps.factors import q_factor
 from isometry.groups._mean import mean
-from isometry.groups._precision import AbstractFullPrecision
+from isometry.groups._point_set import AbstractPointSet
+from isometry.linalg import polar
 
 EXP = Exp()
 
@@ -34,7 +25,7 @@ EXP = Exp()
 Base = Tensor | None
 
 
-class AbstractManifold(AbstractFullPrecision, ABC):
+class AbstractManifold(AbstractPointSet):
     r"""A compact manifold of matrices or vectors, with its metric.
 
     `Q` and `P` are points, `E` and `F` are tangent vectors at `Q`, and `G` is the
@@ -42,22 +33,17 @@ class AbstractManifold(AbstractFullPrecision, ABC):
     \partial \operatorname{Im} Q$ that autograd returns. All have any number of batch
     axes before `shape`. Subclasses are frozen dataclasses: hashable, equal if class and
     fields are equal, and with a `repr` that names the set.
+
+    This class has the geometry. What is accepted as a point, and which maps can be
+    used, follows from `is_complex`, `shape`, `defect` and `maps`, which its base class
+    `AbstractPointSet` declares.
     """
 
-    #: whether points have a complex dtype
-    is_complex: bool
-    #: classes of the maps that can be used with this manifold
-    maps: tuple[type[AbstractMap], ...] = (Exp,)
     #: whether any two points are joined by a geodesic
     is_connected: bool = True
     #: whether orthonormal columns are the only local condition: near a point, every
     #: matrix with orthonormal columns is a point
     is_unrestricted: bool = False
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one point."""
 
     @property
     @abstractmethod
@@ -173,10 +159,6 @@ class AbstractManifold(AbstractFullPrecision, ABC):
         """`Q` with its rounding errors removed; by default, the nearest point."""
         return self.nearest(Q)
 
-    @abstractmethod
-    def defect(self, Q: Tensor) -> Tensor:
-        """How far `Q` is from the manifold: zero, up to rounding, for its points."""
-
     def component(self, Q: Tensor) -> Tensor:
         """Real numbers `(*batch, m)` that label the connected component of each `Q`.
 
@@ -273,128 +255,33 @@ class AbstractManifold(AbstractFullPrecision, ABC):
         """
         return mean(self, Q, weights)
 
-    def tolerance(self, dtype: torch.dtype) -> float:
-        r"""Largest allowed `defect`: $10\, n \max(4, \sqrt n)\, \varepsilon$.
 
-        Here $n$ is the largest number in `shape`, but at least 1.
+class AbstractUnrestricted(AbstractManifold):
+    """A manifold of all matrices of one shape with orthonormal columns.
+
+    SO, which also needs a positive determinant, overrides the methods that depend on
+    the determinant.
+    """
+
+    is_unrestricted = True
+    maps = (AbstractMap,)
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The polar factor of `X`.
+
+        If `X` is square, real and invertible, the determinants of `X` and of the result
+        have the same sign.
         """
-        # The bound accepts the orthogonal matrices that torch computes. Points that we
-        # compute have smaller defects, which tests/groups/test_membership.py measures.
-        # The largest defects occur in U(1): 4 n eps for samples, 6 n eps for products
-        # of two points, and 7.5 n eps for retractions. An exception is the adjoint
-        # representation of SU(3): its defect, through a logarithm, is up to 15 n eps.
-        return unitary_bound(max(1, *self.shape), dtype)
+        return polar(X)
 
-    def worst_defect(self, Q: Tensor) -> float:
-        """The largest defect in a batch; infinite for NaN, zero for an empty batch."""
-        if Q.numel() == 0:
-            return 0.0
-        defect = self.defect(Q)
-        return float(torch.where(defect.isnan(), math.inf, defect).max())
+    def polish(self, Q: Tensor) -> Tensor:
+        """One Newton-Schulz step, which removes the rounding error."""
+        return newton_schulz(Q)
 
-    def resolve_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
-        """`dtype`, checked; for None, torch's default dtype or its complex version."""
-        if dtype is None:
-            default = torch.get_default_dtype()
-            return default.to_complex() if self.is_complex else default
-        if not self._has_field(dtype):
-            raise TypeError(
-                f"`dtype` must be {self._field} for {self}; got {dtype}. "
-                f"Use a {self._field} dtype, or another manifold."
-            )
-        return dtype
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^H Q - I \rVert_F$."""
+        return unitarity_defect(Q)
 
-    def contains(self, Q: Tensor) -> Tensor:
-        """Whether each `Q` is a point, up to the `tolerance` of its dtype."""
-        self.check_tensor(Q, name="Q")
-        return self.defect(Q) <= self.tolerance(Q.dtype)
-
-    def check_tensor(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless `Q` has the shape and the field (real or complex) of points."""
-        check_is_tensor(Q, name=name)
-        if tuple(Q.shape[-len(self.shape) :]) != self.shape:
-            want = ", ".join(map(str, self.shape))
-            raise ValueError(
-                f"`{name}` must have shape (*batch, {want}) for {self}; "
-                f"got {tuple(Q.shape)}. Use a manifold that fits the tensor."
-            )
-        if not self._has_field(Q.dtype):
-            raise TypeError(
-                f"`{name}` must have a {self._field} dtype for {self}; got {Q.dtype}. "
-                f"Convert it, or use another manifold."
-            )
-
-    def check_tensors(self, **tensors: Tensor) -> None:
-        """Call `check_tensor` on each tensor, with its keyword as `name`."""
-        for name, Q in tensors.items():
-            self.check_tensor(Q, name=name)
-
-    def check_point(self, Q: Tensor, *, name: str) -> None:
-        """Raise the error that `refusal` returns, unless every `Q` is a point."""
-        self.check_tensor(Q, name=name)
-        # meta and fake tensors have no numbers that could be wrong
-        defect = 0.0 if is_fake(Q) else self.worst_defect(Q)
-        bound = self.tolerance(Q.dtype)
-        if defect > bound:
-            code = f"{self}.nearest({name})"
-            raise self.refusal(Q, bound, Q.dtype, name=name, projection=code)
-
-    def refusal(
-        self, Q: Tensor, bound: float, dtype: torch.dtype, *, name: str, projection: str
-    ) -> ValueError:
-        """The error for points with a defect above `bound`. A subclass may say more.
-
-        Args:
-            Q: the batch, in `dtype` or wider.
-            bound: the largest defect that counts as rounding in `dtype`.
-            dtype: the dtype of the value that was passed.
-            name: name of the value in the message.
-            projection: code that projects the value, for the message.
-        """
-        return ValueError(
-            f"`{name}` must be a point of {self}; got a defect of "
-            f"{self.worst_defect(Q):.1e}, above {bound:.1e} for {dtype}. Project it "
-            f"first, with `{projection}`."
-        )
-
-    def resolve(
-        self, retraction: RetractionLike, *, name: str = "retraction"
-    ) -> AbstractRetraction:
-        """The retraction, looked up if it is a name, and checked.
-
-        Args:
-            retraction: a retraction, or its name.
-            name: name of the argument in the error message.
-
-        Raises:
-            ValueError: if it is not a retraction, or not a map into this manifold.
-        """
-        return self._map(retraction, name, lambda m: isinstance(m, AbstractRetraction))
-
-    def resolve_coordinates(
-        self, retraction: MapLike, *, name: str = "retraction"
-    ) -> AbstractRetraction | Householder:
-        """Like `resolve`, for any map that can parametrize a weight."""
-        return self._map(retraction, name, _can_parametrize)
-
-    def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
-        """The map, or the map of this name, if `maps` and `is_able` accept it."""
-        phi = parse_map(value, name=name)
-        if isinstance(phi, self.maps) and is_able(phi):
-            return phi
-        ours = [k for k, m in KNOWN.items() if isinstance(m, self.maps) and is_able(m)]
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(ours)} for {self}; got {value!r}."
-        )
-
-    def _has_field(self, dtype: torch.dtype) -> bool:
-        return dtype.is_complex if self.is_complex else dtype.is_floating_point
-
-    @property
-    def _field(self) -> str:
-        return "complex" if self.is_complex else "real floating-point"
-
-
-def _can_parametrize(phi: AbstractMap) -> bool:
-    """Whether a constraint can compute weights by this map."""
-    return isinstance(phi, AbstractRetraction | Householder) and phi.can_parametrize
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Uniformly distributed points: Q factors of Gaussian matrices."""
+        return q_factor(self.gaussian(*batch, **options))

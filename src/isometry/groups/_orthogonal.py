@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from isometry._orthonormal import unitarity_defect
+from isometry.groups._group import AbstractUnrestrictedGroup
 from isometry.groups._nearest import determinant, nearest_rotation, turn_last_column
-from isometry.groups._unrestricted import AbstractUnrestrictedGroup
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from torch.autograd.function import once_differentiable
 
 from isometry._checks import check_angles, check_size
 from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
-from isometry.groups._manifold import EXP, Base
+from isometry.groups._manifold import EXP, AbstractUnrestricted, Base
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import normal_part
 from isometry.groups._orthogonal import O
 from isometry.groups._stiefel_log import stiefel_log
 from isometry.groups._unitary import U
-from isometry.groups._unrestricted import AbstractUnrestricted
 from isometry.linalg._norms import spectral_norm
 
 

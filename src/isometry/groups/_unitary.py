@@ -10,11 +10,10 @@ from torch import Tensor
 from isometry._nan import nan_unless_finite
 from isometry._orthonormal import newton_schulz, unit_vectors, unitarity_defect
 from isometry.groups._derived import with_derivative
-from isometry.groups._group import AbstractClassicalGroup
+from isometry.groups._group import AbstractClassicalGroup, AbstractUnrestrictedGroup
 from isometry.groups._maps import QR, AbstractRetraction, Exp, Polar
 from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import determinant, turn_last_column
-from isometry.groups._unrestricted import AbstractUnrestrictedGroup
 from isometry.linalg import logm_unitary, polar, skew
 from isometry.linalg._skew import lower_triangle, skew_eigh
 
