@@ -145,21 +145,6 @@ class Inherited(PairsOfAxes, SO):
     """A group with an algebra from another class."""
 
 
-@dataclass(frozen=True)
-class Claimed(PairsOfAxes, SO):
-    """A group that says itself that it is unrestricted."""
-
-    is_unrestricted = True
-
-
-@dataclass(frozen=True)
-class Restricted(Claimed):
-    """A subgroup of a group that is unrestricted by its own account."""
-
-    def algebra(self, X: torch.Tensor) -> torch.Tensor:
-        return super().algebra(X.tril(-1).triu(-1))
-
-
 def test_an_inherited_algebra_counts():
     """A group is restricted also if its algebra comes from another class.
 
@@ -168,8 +153,6 @@ def test_an_inherited_algebra_counts():
     group, X = Inherited(4), torch.ones(4, 4)
     assert not group.is_unrestricted
     assert_close(group.point(X, None), expm_skew(group.algebra(X)))
-    assert Claimed(4).is_unrestricted
-    assert not Restricted(4).is_unrestricted
 
 
 @pytest.mark.parametrize("scale", [5e-44, 1e-25, 1.0, 1e25])

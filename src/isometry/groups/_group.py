@@ -55,15 +55,6 @@ class AbstractGroup(AbstractManifold):
         [LM19] section 3 and appendix A.
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        # `is_unrestricted` is a statement about the `algebra` of the class that sets
-        # it, `source`. If `cls` has a different `algebra`, the statement may be false
-        # for `cls`, so `cls` counts as restricted.
-        source = next(c for c in cls.__mro__ if "is_unrestricted" in vars(c))
-        if getattr(source, "algebra", None) is not cls.algebra:
-            cls.is_unrestricted = False
-
     @property
     @abstractmethod
     def size(self) -> int:
@@ -348,9 +339,10 @@ class AbstractClassicalGroup(AbstractGroup):
 class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
     """A group whose Lie algebra consists of all skew matrices: O, SO and U."""
 
-    # Inherited from `AbstractUnrestricted`, but stated again in the class that defines
-    # `algebra`: otherwise `AbstractGroup.__init_subclass__` would set it to False.
-    is_unrestricted = True
+    @property
+    def is_unrestricted(self) -> bool:
+        """True, unless a subclass has another `algebra`, which may be smaller."""
+        return type(self).algebra is AbstractUnrestrictedGroup.algebra
 
     def algebra(self, X: Tensor) -> Tensor:
         """Skew matrix with the lower triangle of `X`; see `skew`.

@@ -41,14 +41,19 @@ class AbstractManifold(AbstractPointSet):
 
     #: whether any two points are joined by a geodesic
     is_connected: bool = True
-    #: whether orthonormal columns are the only local condition: near a point, every
-    #: matrix with orthonormal columns is a point
-    is_unrestricted: bool = False
 
     @property
     @abstractmethod
     def dimension(self) -> int:
         """Number of real degrees of freedom."""
+
+    @property
+    def is_unrestricted(self) -> bool:
+        """Whether orthonormal columns are the only local condition; by default False.
+
+        Then every matrix with orthonormal columns that is near a point is also a point.
+        """
+        return False
 
     @abstractmethod
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
@@ -263,8 +268,12 @@ class AbstractUnrestricted(AbstractManifold):
     the determinant.
     """
 
-    is_unrestricted = True
     maps = (AbstractMap,)
+
+    @property
+    def is_unrestricted(self) -> bool:
+        """True: the columns need only be orthonormal."""
+        return True
 
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor of `X`.
