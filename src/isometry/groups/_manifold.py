@@ -17,6 +17,7 @@ from isometry.groups._maps import AbstractMap, AbstractRetraction, Exp, Retracti
 from isometry.groups._maps.factors import q_factor
 from isometry.groups._mean import mean
 from isometry.groups._point_set import AbstractPointSet
+from isometry.groups._precision import leaves_autocast_on
 from isometry.linalg import polar
 
 EXP = Exp()
@@ -124,6 +125,9 @@ class AbstractManifold(AbstractPointSet):
         """Angles of the skew matrix with coordinates `X`; None except in a group."""
         del X
 
+    # Layers call `point` to compute a weight, already outside of autocast. Elsewhere,
+    # the `point` of this package's manifolds switches autocast off where it multiplies.
+    @leaves_autocast_on
     @abstractmethod
     def point(self, X: Tensor, B: Base, retraction: RetractionLike = EXP) -> Tensor:
         """The point with free coordinates `X` around the base `B`.
@@ -208,6 +212,7 @@ class AbstractManifold(AbstractPointSet):
         """Like `retract`, for optimizers: the result need not be differentiable."""
         return self.retract(Q, E, retraction)
 
+    @leaves_autocast_on
     def frame(self) -> AbstractFrame:
         """The frame in which an optimizer represents tangent vectors as real arrays."""
         return AmbientFrame(self)

@@ -21,7 +21,7 @@ from isometry.groups._maps import (
     RetractionLike,
     parse_map,
 )
-from isometry.groups._precision import AbstractFullPrecision
+from isometry.groups._precision import AbstractFullPrecision, leaves_autocast_on
 
 
 class AbstractPointSet(AbstractFullPrecision, ABC):
@@ -64,6 +64,7 @@ class AbstractPointSet(AbstractFullPrecision, ABC):
         defect = self.defect(Q)
         return float(torch.where(defect.isnan(), math.inf, defect).max())
 
+    @leaves_autocast_on
     def resolve_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
         """`dtype`, checked; for None, torch's default dtype or its complex version."""
         if dtype is None:
@@ -129,6 +130,7 @@ class AbstractPointSet(AbstractFullPrecision, ABC):
             f"first, with `{projection}`."
         )
 
+    @leaves_autocast_on
     def resolve(
         self, retraction: RetractionLike, *, name: str = "retraction"
     ) -> AbstractRetraction:
@@ -143,6 +145,7 @@ class AbstractPointSet(AbstractFullPrecision, ABC):
         """
         return self._map(retraction, name, lambda m: isinstance(m, AbstractRetraction))
 
+    @leaves_autocast_on
     def resolve_coordinates(
         self, retraction: MapLike, *, name: str = "retraction"
     ) -> AbstractRetraction | Householder:

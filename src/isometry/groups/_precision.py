@@ -3,17 +3,23 @@
 import functools
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from isometry._torch import autocast_off
 
-# Methods that are not wrapped. Layers call `point` to compute a weight, already outside
-# of autocast, and the `point` of this package's manifolds switches autocast off itself
-# where it multiplies. The other methods in this set do not multiply.
-_UNCHANGED = {"point", "frame", "resolve", "resolve_coordinates", "resolve_dtype"}
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+# the methods that `leaves_autocast_on` has marked
+_MARKED: set[Callable[..., Any]] = set()
+
+
+def leaves_autocast_on(method: _Method) -> _Method:
+    """Mark a method that `AbstractFullPrecision` must not wrap, nor its overrides."""
+    _MARKED.add(method)
+    return method
 
 
 class AbstractFullPrecision:
@@ -22,8 +28,8 @@ class AbstractFullPrecision:
     Inside `torch.autocast`, products of float32 matrices are computed in bfloat16 or
     float16, and a point is then off its manifold by 1e-2. So when a subclass is made,
     its public methods are wrapped, and so are the methods that it inherits from other
-    base classes, such as a user's mixin. The methods in `_UNCHANGED` are not wrapped.
-    One of them is `point`, also in a user's class: layers call it outside of autocast.
+    base classes, such as a user's mixin. Methods marked by `leaves_autocast_on` are not
+    wrapped.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -33,11 +39,12 @@ class AbstractFullPrecision:
         others = [c for c in cls.__mro__ if not issubclass(c, AbstractFullPrecision)]
         for owner in (cls, *others):
             for name, method in list(vars(owner).items()):
-                if name.startswith("_") or name in _UNCHANGED:
+                if name.startswith("_") or not isinstance(method, FunctionType):
                     continue
                 # a class before `owner` in `cls.__mro__` may have overridden the method
                 is_used = getattr(cls, name) is method
-                if is_used and isinstance(method, FunctionType):
+                is_marked = any(vars(c).get(name) in _MARKED for c in cls.__mro__)
+                if is_used and not is_marked:
                     setattr(cls, name, _in_full(method))
 
 
