@@ -296,10 +296,7 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
     r = len(torus)
     if len(columns) < r:
         return None
-    # five integers are tried for each k_j, or fewer if there would be too many
-    # combinations
-    windings = range(-2, 3) if r <= 6 else range(-1, 2) if r <= 9 else range(1)
-    k = theta.new_tensor(list(itertools.product(windings, repeat=r)))
+    k = theta.new_tensor(list(itertools.product(_windings(r), repeat=r)))
     goal = theta[columns] + 2 * math.pi * k
     c = torch.linalg.solve(weights[:, columns].mT, goal.mT).mT
     turns = (c @ weights - theta) / (2 * math.pi)
@@ -309,6 +306,15 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
     if not math.isfinite(float(length[best])):
         return None
     return _combination(c[best], torus)
+
+
+def _windings(rank: int) -> range:
+    """The integers that are tried for each $k_j$: at most $3^9$ combinations."""
+    if rank <= 6:
+        return range(-2, 3)
+    if rank <= 9:
+        return range(-1, 2)
+    return range(1)
 
 
 def _torus(Q: Tensor, units: Tensor, slack: float) -> Tensor:

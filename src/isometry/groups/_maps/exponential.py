@@ -144,8 +144,9 @@ class Exp(AbstractRetraction):
             return torch.baddbmm(A, A2, T)
         if bound <= longest:
             A3 = torch.bmm(A2, A, out=recycled(A.shape, A))
-            T = torch.mul(A3, 1 / 720, out=inner).add_(A2, alpha=1 / 120)
-            T.add_(A, alpha=1 / 24).diagonal(dim1=-2, dim2=-1).add_(1 / 6)
+            T = torch.mul(A3, 1 / 720, out=inner)
+            T.add_(A2, alpha=1 / 120).add_(A, alpha=1 / 24)
+            T.diagonal(dim1=-2, dim2=-1).add_(1 / 6)
             return torch.baddbmm(A, A3, T).add_(A2, alpha=1 / 2)
         return None
 
