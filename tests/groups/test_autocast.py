@@ -138,7 +138,8 @@ def test_a_method_is_the_same_inside_autocast(manifold, name, rng):
 @pytest.mark.parametrize("manifold", GEOMETRY, ids=str)
 def test_maps_and_samples_are_the_same_inside_autocast(manifold, rng):
     inputs = arguments(manifold, rng)
-    Q, E, X, dtype = inputs["Q"], inputs["E"], inputs["X"], inputs["Q"].dtype
+    Q, E, X = inputs["Q"], inputs["E"], inputs["X"]
+    dtype = Q.dtype
     seed = int(torch.randint(1000, (), generator=rng))
     for phi in maps_of(manifold):
         check_same(lambda phi=phi: manifold.retract(Q, E, phi))

@@ -256,8 +256,8 @@ def test_stiefel_logarithm_at_distance_pi(manifold, rng):
     E = E * (math.pi / manifold.inner(Q, E, E).sqrt())[:, None, None]
     P = manifold.exp(Q, E)
     # 1e-14 k: twice the worst over 36 seeds, 4.5e-15 k
-    rest = matrix_norm(manifold.exp(Q, manifold.log(Q, P)) - P)
-    assert (rest <= 1e-14 * manifold.k).all()
+    gap = matrix_norm(manifold.exp(Q, manifold.log(Q, P)) - P)
+    assert (gap <= 1e-14 * manifold.k).all()
 
 
 @DEVICES
@@ -268,12 +268,13 @@ def test_the_last_start_of_the_stiefel_logarithm_counts(
 
     It used to be refused, with a residual below the bound in the same message.
     """
-    shoot, calls = _stiefel_log._shoot, []
+    shoot = _stiefel_log._shoot
+    calls = []
 
     def fail_first(E, P):
         calls.append(E)
-        E, rest = shoot(E, P)
-        return E, rest if len(calls) > 1 else torch.full_like(rest, 1.0)
+        E, gap = shoot(E, P)
+        return E, gap if len(calls) > 1 else torch.full_like(gap, 1.0)
 
     monkeypatch.setattr(_stiefel_log, "_shoot", fail_first)
     monkeypatch.setattr(_stiefel_log, "_RESTARTS", 1)

@@ -305,10 +305,10 @@ def test_points_of_another_size_are_refused(manifold, method):
     good = manifold.origin()
     bad = torch.eye(4) if good.ndim == 2 else torch.eye(4)[0]
     call = getattr(manifold, method)
-    rest = (0.5,) if method == "geodesic" else ()
+    time = (0.5,) if method == "geodesic" else ()
     for pair in ((bad, bad), (good, bad), (bad, good)):
         with pytest.raises(ValueError, match=r"must have shape \(\*batch, 3(, \d)?\)"):
-            call(*pair, *rest)
+            call(*pair, *time)
 
 
 def test_declarations_are_checked():

@@ -127,9 +127,9 @@ def test_orthonormal_columns_suffice_for_unrestricted_manifolds_only():
     On an unrestricted group, a weight is computed without a call of `algebra`.
     """
     unrestricted = [SO(3), O(3), U(3), Stiefel(4, 2)]
-    others = [SU(3), Sp(1), Torus(3), Sphere(3), Quadrupole()]
+    restricted = [SU(3), Sp(1), Torus(3), Sphere(3), Quadrupole()]
     assert all(manifold.is_unrestricted for manifold in unrestricted)
-    assert not any(manifold.is_unrestricted for manifold in others)
+    assert not any(manifold.is_unrestricted for manifold in restricted)
 
 
 class PairsOfAxes:
@@ -150,7 +150,8 @@ def test_an_inherited_algebra_counts():
 
     That algebra used to be ignored, and points were outside of the group.
     """
-    group, X = Inherited(4), torch.ones(4, 4)
+    group = Inherited(4)
+    X = torch.ones(4, 4)
     assert not group.is_unrestricted
     assert_close(group.point(X, None), expm_skew(group.algebra(X)))
 

@@ -156,9 +156,9 @@ def test_copies_pickles_and_checkpoints(rng):
     for twin in twins:
         assert torch.equal(twin.weight, layer.weight)
     assert pickle.loads(pickle.dumps(TwoHalves())) == TwoHalves()
-    other = isometry.orthogonal(nn.Linear(4, 4))
+    by_exp = isometry.orthogonal(nn.Linear(4, 4))
     with pytest.raises(RuntimeError, match=r"must be .exp.*got .two-halves"):
-        other.load_state_dict(layer.state_dict())
+        by_exp.load_state_dict(layer.state_dict())
 
 
 def test_it_compiles_to_one_graph(no_shape_hook, rng):
@@ -218,9 +218,9 @@ def test_the_state_of_an_optimizer_has_the_name(tmp_path, rng):
     assert state["param_groups"][0]["retraction"] == "two-halves"
     ours.load_state_dict(state)
     assert ours.param_groups[0]["retraction"] == TwoHalves()
-    other = RiemannianAdam([p], manifold=SO(4))
+    by_exp = RiemannianAdam([p], manifold=SO(4))
     with pytest.raises(ValueError, match=r"`retraction` must be .* got 'two-halves'"):
-        other.load_state_dict(state)
+        by_exp.load_state_dict(state)
 
 
 def test_names_are_read_once():
@@ -228,9 +228,9 @@ def test_names_are_read_once():
     p = nn.Parameter(torch.eye(3))
     optimizer = RiemannianSGD([p], manifold=SO(3), retraction="cayley")
     assert optimizer.param_groups[0]["retraction"] == Cayley()
-    other = RiemannianSGD([p], manifold=SO(3))
-    other.load_state_dict(optimizer.state_dict())
-    assert other.param_groups[0]["retraction"] == Cayley()
+    by_exp = RiemannianSGD([p], manifold=SO(3))
+    by_exp.load_state_dict(optimizer.state_dict())
+    assert by_exp.param_groups[0]["retraction"] == Cayley()
 
 
 def test_in_diagnose(rng):

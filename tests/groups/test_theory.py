@@ -48,8 +48,8 @@ def test_exp_is_onto(group, rng):
     A = group.algebra_log(Q)
     n = group.size
     # 20.2: twice the worst over 20 seeds, 10.1 (SU(3))
-    rest = matrix_norm(torch.linalg.matrix_exp(A) - Q)
-    assert (rest <= 20.2 * n * eps(Q.dtype)).all()
+    gap = matrix_norm(torch.linalg.matrix_exp(A) - Q)
+    assert (gap <= 20.2 * n * eps(Q.dtype)).all()
     assert_close(group.algebra_projection(A), A, rtol=0, atol=1e-13)
 
 
@@ -296,7 +296,8 @@ def test_the_exponential_update_is_no_retraction_else(group, rng):
     A = element(group, rng, norm=2.0)
     etas = [2.0**-j for j in range(8, 16)]
     D, Q = dexp(group, A), expm_skew(A)
-    state, predicted = rng.get_state(), 0.0
+    state = rng.get_state()
+    predicted = 0.0
     # Along A the update is exact, so draw until the cotangent has another direction.
     while predicted < 0.01:
         state = rng.get_state()

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 # `_search_from_many` draws `_STARTS` random starts. For each matrix, it runs Newton's
 # method from its argument `A`, and from the `_FOLLOWED` random starts whose
 # exponentials are closest to the matrix. Each run has at most `_NEWTON_STEPS` steps.
-_STARTS, _FOLLOWED, _NEWTON_STEPS = 128, 4, 12
+_STARTS = 128
+_FOLLOWED = 4
+_NEWTON_STEPS = 12
 
 # in `_independent`, singular values up to this count as zero
 _ZERO = 1e-6
@@ -76,15 +78,15 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     check_has_numbers(Q, name="Q")
     A = group.algebra_projection(logm_unitary(Q))
     with torch.no_grad():
-        rest = torch.linalg.matrix_norm(expm_skew(A) - Q)
+        gap = torch.linalg.matrix_norm(expm_skew(A) - Q)
         # This bound is at most half of the group's `tolerance`. NaN is not above the
         # bound, so `_search` never gets NaN.
-        missed = rest > 20 * max(group.size, 1) * torch.finfo(Q.dtype).eps
-        if not missed.any():
+        is_missed = gap > 20 * max(group.size, 1) * torch.finfo(Q.dtype).eps
+        if not is_missed.any():
             return A
-        others = _search(group, Q[missed], A[missed]).to(A)
-    others = _InAlgebra.apply(Q[missed], _units(group, like=A), others)
-    return A.masked_scatter(missed[..., None, None], others)
+        logs = _search(group, Q[is_missed], A[is_missed]).to(A)
+    logs = _InAlgebra.apply(Q[is_missed], _units(group, like=A), logs)
+    return A.masked_scatter(is_missed[..., None, None], logs)
 
 
 def with_derivative(Q: Tensor, A: Tensor) -> Tensor:
@@ -149,9 +151,10 @@ def _linearization(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]
     r"""The matrix of $-dN/dA$ in the basis `units`, and $N = \log(e^{-A} Q)$."""
     D = newton_schulz(expm_skew(A).mH @ Q)
     N = logm_unitary(D)
-    D, wide_N = D[..., None, :, :], N[..., None, :, :]
+    D = D[..., None, :, :]
     E = D.mH @ _derivatives(A, units) @ D
-    return _components(units, Dlogm.apply(wide_N.expand_as(E), E)).mT, N
+    N_per_unit = N[..., None, :, :].expand_as(E)
+    return _components(units, Dlogm.apply(N_per_unit, E)).mT, N
 
 
 def _units(group: "AbstractGroup", *, like: Tensor) -> Tensor:
@@ -188,18 +191,18 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
     """
     dtype = torch.promote_types(Q.dtype, torch.float64)
     # two Newton-Schulz steps remove the rounding errors of single precision from Q
-    Q, A = newton_schulz(newton_schulz(Q.to(dtype))), A.to(dtype)
+    Q = newton_schulz(newton_schulz(Q.to(dtype)))
     units = _units(group, like=Q)
-    A = _newton(units, A, Q, steps=4)
+    A = _newton(units, A.to(dtype), Q, steps=4)
     # the larger values of `slack` are for matrices that are near the group, not in it
     for slack in (1e-6, 1e-2, 0.2):
         for i in _far(A, Q).nonzero().flatten().tolist():
             start = torus_log(Q[i], units, slack=slack)
             if start is not None:
                 A[i] = _newton(units, start, Q[i], steps=4)
-    far = _far(A, Q)
-    if far.any():
-        A[far] = _search_from_many(units, Q[far], A[far])
+    is_far = _far(A, Q)
+    if is_far.any():
+        A[is_far] = _search_from_many(units, Q[is_far], A[is_far])
     return A
 
 
@@ -290,8 +293,9 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
         return None
     _, V = torch.linalg.eigh(-1j * _generic(torus))
     D = V.mH @ torch.cat([torus, Q[None]]).to(V.dtype) @ V
-    *weights, phases = D.diagonal(dim1=-2, dim2=-1)
-    weights, theta = torch.stack(weights).imag, phases.angle()
+    diagonals = D.diagonal(dim1=-2, dim2=-1)
+    weights = diagonals[:-1].imag
+    theta = diagonals[-1].angle()
     columns = _independent(weights)
     r = len(torus)
     if len(columns) < r:
@@ -300,8 +304,8 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
     goal = theta[columns] + 2 * math.pi * k
     c = torch.linalg.solve(weights[:, columns].mT, goal.mT).mT
     turns = (c @ weights - theta) / (2 * math.pi)
-    rest = (turns - turns.round()).abs().amax(-1)
-    length = torch.where(rest < slack, torch.linalg.vector_norm(c, dim=-1), math.inf)
+    gap = (turns - turns.round()).abs().amax(-1)
+    length = torch.where(gap < slack, torch.linalg.vector_norm(c, dim=-1), math.inf)
     best = int(length.argmin())
     if not math.isfinite(float(length[best])):
         return None
@@ -319,13 +323,13 @@ def _windings(rank: int) -> range:
 
 def _torus(Q: Tensor, units: Tensor, slack: float) -> Tensor:
     """Orthonormal basis of a maximal torus in the centralizer of Q."""
-    moved = Q @ units @ Q.mH - units
-    commuting = _null_space(_components(units, moved), units, slack)
-    if len(commuting) == 0:
-        return commuting
-    H = _generic(commuting)
-    brackets = commuting @ H - H @ commuting
-    return _null_space(_components(units, brackets), commuting, slack)
+    changes = Q @ units @ Q.mH - units
+    centralizer = _null_space(_components(units, changes), units, slack)
+    if len(centralizer) == 0:
+        return centralizer
+    H = _generic(centralizer)
+    brackets = centralizer @ H - H @ centralizer
+    return _null_space(_components(units, brackets), centralizer, slack)
 
 
 def _null_space(images: Tensor, units: Tensor, slack: float) -> Tensor:

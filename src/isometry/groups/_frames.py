@@ -297,7 +297,8 @@ class TallFrame(AbstractFrame):
         return P, None
 
     def _split(self, V: Tensor) -> tuple[Tensor, Tensor]:
-        X, k = self.matrix(V), V.shape[2]
+        X = self.matrix(V)
+        k = V.shape[2]
         return X[:, :k], X[:, k:]
 
 

@@ -271,8 +271,8 @@ class AbstractGroup(AbstractManifold):
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""The larger of $\lVert Q^H Q - I \rVert_F$ and the distance to `nearest`."""
-        rest = torch.linalg.matrix_norm(self.nearest(Q) - Q)
-        return torch.maximum(unitarity_defect(Q), rest)
+        distance = torch.linalg.matrix_norm(self.nearest(Q) - Q)
+        return torch.maximum(unitarity_defect(Q), distance)
 
     def component(self, Q: Tensor) -> Tensor:
         """The sign of the determinant; zero if the group is connected."""

@@ -225,10 +225,10 @@ class AbstractManifold(AbstractPointSet):
         """
         E = self.log(Q, P)
         square = self.inner(Q, E, E).clamp(min=0)
-        apart = square > self.tolerance(E.dtype) ** 2
+        is_apart = square > self.tolerance(E.dtype) ** 2
         # the root has an infinite derivative at 0, and 0 times infinity is NaN
-        length = torch.where(apart, square, 1).sqrt()
-        return torch.where(apart, length, square.detach().sqrt())
+        length = torch.where(is_apart, square, 1).sqrt()
+        return torch.where(is_apart, length, square.detach().sqrt())
 
     def geodesic(self, Q: Tensor, P: Tensor, t: Tensor | float) -> Tensor:
         """Point at time `t` on the geodesic that `log` finds: `Q` at 0, `P` at 1.

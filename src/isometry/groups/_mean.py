@@ -29,7 +29,8 @@ def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Ten
         weights = torch.ones(len(Q), dtype=Q.dtype, device=Q.device)
     _check_weights(weights, len(Q))
     w = (weights / weights.sum()).reshape(-1, *[1] * (Q.ndim - 1)).to(Q.dtype)
-    M, step = manifold.nearest((w * Q).sum(0)), Q.new_zeros(())
+    M = manifold.nearest((w * Q).sum(0))
+    step = Q.new_zeros(())
     for _ in range(_ITERATIONS):
         E = (w * manifold.log(M.expand_as(Q), Q)).sum(0)
         M = manifold.polish(manifold.exp(M, E))

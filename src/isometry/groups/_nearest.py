@@ -32,8 +32,8 @@ def nearest_rotation(X: Tensor) -> Tensor:
     finite = is_finite(X)
     # LAPACK raises for the whole batch if one matrix contains NaN, so replace such a
     # matrix with the identity
-    safe = torch.where(finite, X, identity(X))
-    Q = polar(safe) if X.is_complex() else _nearest_rotation(safe)[0]
+    finite_X = torch.where(finite, X, identity(X))
+    Q = polar(finite_X) if X.is_complex() else _nearest_rotation(finite_X)[0]
     return torch.where(finite, Q, math.nan)
 
 

@@ -36,8 +36,8 @@ class AbstractFullPrecision:
         super().__init_subclass__(**options)
         # Base classes that do not inherit from `AbstractFullPrecision`, such as a
         # user's mixin, were not wrapped when they were made.
-        others = [c for c in cls.__mro__ if not issubclass(c, AbstractFullPrecision)]
-        for owner in (cls, *others):
+        mixins = [c for c in cls.__mro__ if not issubclass(c, AbstractFullPrecision)]
+        for owner in (cls, *mixins):
             for name, method in list(vars(owner).items()):
                 if name.startswith("_") or not isinstance(method, FunctionType):
                     continue

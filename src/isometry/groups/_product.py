@@ -28,11 +28,11 @@ class Product(AbstractGroup):
     factors: tuple[AbstractGroup, ...]
 
     def __init__(self, *factors: AbstractGroup) -> None:
-        others = [factor for factor in factors if not isinstance(factor, AbstractGroup)]
-        if others:
+        not_groups = [f for f in factors if not isinstance(f, AbstractGroup)]
+        if not_groups:
             raise TypeError(
-                f"`factors` must be groups, such as SO(3); got {others[0]!r}, which is "
-                f"not a group. Constrain a separate weight to it."
+                f"`factors` must be groups, such as SO(3); got {not_groups[0]!r}, "
+                f"which is not a group. Constrain a separate weight to it."
             )
         fields = {factor.is_complex for factor in factors}
         if len(fields) != 1:
@@ -64,8 +64,8 @@ class Product(AbstractGroup):
     def rank(self) -> int | None:
         """The sum of the factors' ranks; None if a factor has no rank."""
         ranks = [factor.rank for factor in self.factors]
-        known = [rank for rank in ranks if rank is not None]
-        return sum(known) if len(known) == len(ranks) else None
+        known_ranks = [rank for rank in ranks if rank is not None]
+        return sum(known_ranks) if len(known_ranks) == len(ranks) else None
 
     def algebra(self, X: Tensor) -> Tensor:
         """Block-diagonal matrix: the `algebra` of each factor, at its block of `X`."""
@@ -138,10 +138,10 @@ def _common_maps(factors: Sequence[AbstractGroup]) -> tuple[type[AbstractMap], .
     If every factor accepts all retractions, this is `AbstractRetraction` alone.
     Otherwise only the retractions in `KNOWN` are considered.
     """
-    known = [type(m) for m in KNOWN.values() if isinstance(m, AbstractRetraction)]
-    candidates = [AbstractRetraction, *known]
-    common = [c for c in candidates if all(issubclass(c, f.maps) for f in factors)]
-    return (AbstractRetraction,) if AbstractRetraction in common else tuple(common)
+    retractions = [type(m) for m in KNOWN.values() if isinstance(m, AbstractRetraction)]
+    candidates = [AbstractRetraction, *retractions]
+    classes = [c for c in candidates if all(issubclass(c, f.maps) for f in factors)]
+    return (AbstractRetraction,) if AbstractRetraction in classes else tuple(classes)
 
 
 def _block_diagonal(blocks: Sequence[Tensor]) -> Tensor:

@@ -75,27 +75,29 @@ class Sphere(AbstractManifold):
             check_joined(here, there, remedy="Negate `P`.")
         # project twice: for opposite points the first projection gives mostly rounding
         # errors, and the second makes them tangent
-        across = self.project(Q, self.project(Q, P))
-        sine = torch.linalg.vector_norm(across, dim=-1, keepdim=True)
+        tangent = self.project(Q, self.project(Q, P))
+        sine = torch.linalg.vector_norm(tangent, dim=-1, keepdim=True)
         cosine = _dot(Q, P)[..., None]
         angle = torch.atan2(sine, cosine)
         # for opposite points, use the direction of the coordinate axis that is closest
         # to the tangent space
         with torch.no_grad():
             axis = torch.nn.functional.one_hot(Q.abs().argmin(-1), self.n).to(Q)
-            other = self.project(Q, axis)
-            # Do not use `nearest`, which maps zero to the origin. In S^0, `other` is
-            # zero, and the division gives NaN: no geodesic joins the points 1 and -1.
-            other = other / torch.linalg.vector_norm(other, dim=-1, keepdim=True)
+            axis = self.project(Q, axis)
+            # Do not use `nearest`, which maps zero to the origin. In S^0 the projection
+            # is zero, and the division gives NaN: no geodesic joins the points 1 and
+            # -1.
+            direction = axis / torch.linalg.vector_norm(axis, dim=-1, keepdim=True)
         # more than the rounding error of `sine` for two opposite points
         rounding = 20 * self.n * torch.finfo(Q.dtype).eps
-        opposite = (sine <= rounding) & (cosine < 0)
+        is_opposite = (sine <= rounding) & (cosine < 0)
         # Where P = Q, angle / sine is 0 / 0, and its limit is 1. With this value, the
         # derivative with respect to P is the projection onto the tangent space.
-        here = (sine == 0) & (cosine > 0)
-        ratio = torch.where(here, 1, angle / torch.where(sine == 0, 1, sine))
-        near, far = torch.where(opposite, 0, across), torch.where(opposite, other, 0)
-        return near * ratio + far * angle
+        is_same = (sine == 0) & (cosine > 0)
+        ratio = torch.where(is_same, 1, angle / torch.where(sine == 0, 1, sine))
+        tangent = torch.where(is_opposite, 0, tangent)
+        direction = torch.where(is_opposite, direction, 0)
+        return tangent * ratio + direction * angle
 
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         """The curvature is 1 for any plane."""

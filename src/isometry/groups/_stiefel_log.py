@@ -27,11 +27,14 @@ from isometry.groups._nearest import nearest_rotation, normal_part, turn_last_co
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
-# Limits on the steps of `_turn`, the steps of Newton's method, and the restarts of the
-# search. The search adds columns to P to make it a square matrix. Then `_turn` rotates
-# these columns: it converges slowly, but even if P is far from Q. Newton's method
-# follows. If it fails, the search restarts with different additional columns.
-_TURNS, _SHOTS, _RESTARTS = 20, 30, 20
+# Limits on the steps of `_turn`, the steps of Newton's method in `_shoot`, and the
+# restarts of the search. The search adds columns to P to make it a square matrix. Then
+# `_turn` rotates these columns: it converges slowly, but even if P is far from Q.
+# Newton's method follows. If it fails, the search restarts with different additional
+# columns.
+_TURNS = 20
+_SHOTS = 30
+_RESTARTS = 20
 # Newton's method has failed if a geodesic ends farther from P than this number times
 # the number of columns
 _FAR = 1e-12
@@ -106,7 +109,8 @@ class _StiefelLog(Implicit):
     def forward(Q: Tensor, P: Tensor) -> Tensor:
         if Q.numel() == 0:
             return torch.zeros_like(Q)
-        shape, (n, k) = Q.shape, Q.shape[-2:]
+        shape = Q.shape
+        n, k = shape[-2:]
         Q, P = Q.reshape(-1, n, k), P.reshape(-1, n, k)
         finite = is_finite(Q) & is_finite(P)
         eye = torch.eye(n, k, dtype=Q.dtype, device=Q.device)
@@ -169,24 +173,24 @@ def _search(V: Tensor) -> Tensor:
     Newton's method is tried from several starting vectors.
     """
     k = V.shape[-1]
-    whole = _completion(V)
-    E, rest = _shoot(_turn(whole, k), V)
+    completion = _completion(V)
+    E, gap = _shoot(_turn(completion, k), V)
     for i in range(_RESTARTS):
-        far = rest > _FAR * k
-        if not far.any():
+        is_far = gap > _FAR * k
+        if not is_far.any():
             break
         # Near a point where the derivative of exp is singular, Newton's method may
         # oscillate. Complete V with other columns, which may lead to another geodesic,
         # and start again.
-        columns = whole[far][..., k:]
+        columns = completion[is_far][..., k:]
         count, _, m = columns.shape
         X = fixed_gaussian(count, m, m, dtype=V.dtype, seed=i).to(V.device)
-        other = torch.cat([V[far], columns @ expm_skew(X - X.mH)], -1)
-        E[far], rest[far] = _shoot(_turn(other, k), V[far])
-    if bool((rest > _FAR * k).any()):
+        restart = torch.cat([V[is_far], columns @ expm_skew(X - X.mH)], -1)
+        E[is_far], gap[is_far] = _shoot(_turn(restart, k), V[is_far])
+    if bool((gap > _FAR * k).any()):
         raise ValueError(
             f"`P` must be joined to `Q` by a geodesic that the iteration finds; the "
-            f"iteration stopped {float(rest.max()):.1e} from `P`, above "
+            f"iteration stopped {float(gap.max()):.1e} from `P`, above "
             f"{_FAR * k:.1e}. It converges if the points are closer than about 0.9 pi: "
             f"go through a point in between."
         )
@@ -200,34 +204,34 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
     E = E - normal_part(origin, E)
     worst = math.inf
     for _ in range(_SHOTS):
-        rest = torch.linalg.matrix_norm(P - expm_tall(E, origin))
-        # The rounding error of `rest` is about 4e-15 k, so a smaller `rest` cannot be
-        # reduced. A step from a `rest` of at most `_FAR * k` leaves only the rounding
+        gap = torch.linalg.matrix_norm(P - expm_tall(E, origin))
+        # The rounding error of `gap` is about 4e-15 k, so a smaller `gap` cannot be
+        # reduced. A step from a `gap` of at most `_FAR * k` leaves only the rounding
         # error, so the loop ends after such a step.
-        at = (rest > 4e-15 * k).nonzero()[:, 0]
-        if len(at) == 0 or worst <= _FAR * k:
+        indices = (gap > 4e-15 * k).nonzero()[:, 0]
+        if len(indices) == 0 or worst <= _FAR * k:
             break
-        worst = float(rest.max())
-        end, pull_back, product = _linearization(origin[at], E[at])
-        image = pull_back(P[at] - end)
+        worst = float(gap.max())
+        end, pull_back, product = _linearization(origin[indices], E[indices])
+        image = pull_back(P[indices] - end)
         # At best, a Newton step squares the error: 1e-2 becomes 1e-4. So the relative
         # error of the step need not be below the current error.
         rtol = min(max(worst, 1e-10), 1e-2)
         step = conjugate_gradients(product, image, rtol=rtol)
         length = torch.linalg.matrix_norm(step, keepdim=True)
-        E = E.index_add(0, at, step / length.clamp(min=1))
+        E = E.index_add(0, indices, step / length.clamp(min=1))
     return E, torch.linalg.matrix_norm(P - expm_tall(E, origin))
 
 
 def _completion(V: Tensor) -> Tensor:
     """Rotation or unitary matrix with first columns `V`, as close to I as possible."""
     k = V.shape[-1]
-    rest = torch.linalg.qr(V, mode="complete").Q[..., k:]
+    columns = torch.linalg.qr(V, mode="complete").Q[..., k:]
     # Make the determinant 1. If V is real, the product with `nearest_rotation` below
     # does not change the determinant.
-    rest = turn_last_column(torch.cat([V, rest], -1))[..., k:]
-    rest = rest @ nearest_rotation(rest[..., k:, :].mH)
-    return torch.cat([V, rest], -1)
+    columns = turn_last_column(torch.cat([V, columns], -1))[..., k:]
+    columns = columns @ nearest_rotation(columns[..., k:, :].mH)
+    return torch.cat([V, columns], -1)
 
 
 def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -283,20 +287,23 @@ def conjugate_gradients(product: LinearMap, G: Tensor, *, rtol: float) -> Tensor
     If the norm of the residual does not fall to `rtol` times the norm of `G` within
     `_GRADIENT_STEPS` steps, the last iterate is returned.
     """
-    Y, R = torch.zeros_like(G), G
-    D, rr = R, _dot(R, R)
+    Y = torch.zeros_like(G)
+    R = G
+    D = R
+    rr = _dot(R, R)
     goal = rtol**2 * rr
     for _ in range(_GRADIENT_STEPS):
         # Matrices that have converged are not updated any more. NaN counts as
         # converged, and does not affect other matrices.
-        moving = rr > goal
-        if not bool(moving.any()):
+        is_moving = rr > goal
+        if not bool(is_moving.any()):
             break
         image = product(D)
-        alpha = torch.where(moving, rr / _dot(D, image), 0)
+        alpha = torch.where(is_moving, rr / _dot(D, image), 0)
         Y, R = Y + alpha * D, R - alpha * image
-        rr, last = _dot(R, R), rr
-        D = R + torch.where(moving, rr / last, 0) * D
+        last_rr = rr
+        rr = _dot(R, R)
+        D = R + torch.where(is_moving, rr / last_rr, 0) * D
     return Y
 
 

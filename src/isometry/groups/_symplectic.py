@@ -92,7 +92,8 @@ class Sp(AbstractClassicalGroup):
         eps = torch.finfo(S.dtype).eps
         # project, because W S W^H is in sp(n) only up to rounding errors, which must
         # not choose a sign
-        A, J = self.algebra_projection(W @ S @ W.mH), _generic(self.n).to(S)
+        A = self.algebra_projection(W @ S @ W.mH)
+        J = _generic(self.n).to(S)
         # Add a multiple of J to A, and make the next J from the signs of the
         # eigenvalues of the sum. The first J is generic. Some of its eigenvalues are
         # small, so only a large multiple is above the rounding errors. But a large

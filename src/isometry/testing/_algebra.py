@@ -22,7 +22,8 @@ def bracket(A: Tensor, B: Tensor) -> Tensor:
 
 def batches(case: Case) -> None:
     """`algebra` keeps the shape, and treats the matrices of a batch separately."""
-    G, n = _group(case), _group(case).size
+    G = _group(case)
+    n = G.size
     must = f"map X of shape (*batch, {n}, {n}) to matrices of the same shape"
     # no last batch axis has length n: an `algebra` that mistakes this axis for a matrix
     # axis could return the right shape

@@ -121,8 +121,8 @@ def _values(case: Case, claims: _Claims) -> None:
             case.fail("map", f"keep the shape {tuple(A.shape)} and the dtype", facts)
         scale = max(1.0, angle)
         case.require("map", "end in the group", G.defect(Q), scale=scale)
-        wide = phi(A.to(case.wide.dtype))
-        case.zero("map", "agree with double precision", Q - wide, scale=scale)
+        gap = Q - phi(A.to(case.wide.dtype))
+        case.zero("map", "agree with double precision", gap, scale=scale)
         if claims.is_equivariant:
             V = case.points()
             turned = V @ A @ V.mH
@@ -131,7 +131,8 @@ def _values(case: Case, claims: _Claims) -> None:
 
 
 def _order(case: Case, claims: _Claims) -> None:
-    G, A = case.manifold, _skew(case, 3, angle=1.0)
+    G = case.manifold
+    A = _skew(case, 3, angle=1.0)
 
     def error(t: float) -> Tensor:
         return norm(G, claims.phi(t * A) - torch.linalg.matrix_exp(t * A))

@@ -12,15 +12,18 @@ from isometry.groups._ambient import ambient_basis, flat
 from isometry.groups._maps import KNOWN
 from isometry.testing._case import Case, dot, norm
 
-# The number of samples for a comparison of moments, and the largest accepted z-score.
-# If the distributions are equal, a z-score exceeds 6 with probability 2e-9.
-_DRAWS, _Z = 2000, 6.0
+# the number of samples for a comparison of moments
+_DRAWS = 2000
+# The largest accepted z-score of a moment. If the distributions are equal, a z-score
+# exceeds 6 with probability 2e-9.
+_Z = 6.0
 
-# The step of the fourth-order central differences, and the largest accepted error. The
-# error is the difference between central differences and autograd. On the manifolds of
-# tests/groups it is at most 4e-11, except where two angles are nearly equal. If a term
-# of a derivative is missing, the error is 1e-3 or more.
-_STEP, _BOUND = 2e-4, 1e-8
+# the step of the fourth-order central differences
+_STEP = 2e-4
+# The largest accepted difference between central differences and autograd. On the
+# manifolds of tests/groups it is at most 4e-11, except where two angles are nearly
+# equal. If a term of a derivative is missing, it is 1e-3 or more.
+_BOUND = 1e-8
 
 _ARGUMENTS = ("Q", "P", "X", "Y")
 
@@ -38,9 +41,10 @@ def maps_of(manifold: AbstractManifold) -> list[AbstractRetraction]:
 
 def equality(case: Case) -> None:
     """Copies are equal, with equal hashes."""
-    M, other = case.manifold, copy.deepcopy(case.manifold)
+    M = case.manifold
+    duplicate = copy.deepcopy(M)
     # a dataclass that is not frozen has no hash
-    if other != M or type(M).__hash__ is None or hash(other) != hash(M):
+    if duplicate != M or type(M).__hash__ is None or hash(duplicate) != hash(M):
         must = "hold between copies, with equal hashes"
         case.fail("__eq__", must, "it does not: make the class a frozen dataclass")
 
@@ -104,9 +108,10 @@ def nearest(case: Case) -> None:
     """`nearest` maps to the manifold along normals, and leaves its points unchanged."""
     M, Q = case.manifold, case.points(3)
     X = Q + 0.1 * case.ambient(3)
-    for far, P in ((0, M.nearest(X)), (1, M.nearest(case.ambient(3)))):
-        must = "end on the manifold" + (", from far away" if far else "")
-        case.bound("nearest", must, M.defect(P), M.tolerance(case.dtype))
+    must = "end on the manifold"
+    for where, Y in (("", X), (", from far away", case.ambient(3))):
+        P = M.nearest(Y)
+        case.bound("nearest", must + where, M.defect(P), M.tolerance(case.dtype))
         case.zero("nearest", "be idempotent", M.nearest(P) - P)
     case.zero("nearest", "leave points alone", M.nearest(Q) - Q)
     case.zero("polish", "leave points alone", M.polish(Q) - Q)
@@ -227,7 +232,8 @@ def derivatives(case: Case) -> None:
         return
     M, Q = wide.manifold, wide.points(2)
     near = M.exp(Q, wide.tangent(Q, angle=1.2))
-    table, X, Y = dict(methods(M)), wide.ambient(2), wide.ambient(2)
+    table = dict(methods(M))
+    X, Y = wide.ambient(2), wide.ambient(2)
     for name, method in table.items():
         _check(wide, name, method, [Q, near, X, Y])
         # at zero coordinates, formulas such as sin(t) / t need their limits
