@@ -230,16 +230,16 @@ def _value(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     W = products.new_slots(batch)
     backend.skew(batch, W[0])
     E, plan = products.forward(backend, W)
-    # `resize_` instead of `view`, because torch refuses to change a view in place if an
-    # autograd function has returned it
-    E, plan = E.resize_(X.shape), plan.resize_(())
+    # not `view`, for the reason given in `_forward` of linalg/_expm/autograd.py
+    E.resize_(X.shape)
     Q = E if B is None else backend.multiply(B, E)
-    return Q, W, plan
+    return Q, W, plan.resize_(())
 
 
 def _gradient(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     # a hook on saved tensors may have returned B or W with different strides
-    W, G = W.contiguous(), G.contiguous()
+    W = W.contiguous()
+    G = G.contiguous()
     B = None if B is None else B.contiguous()
     backend = backend_for(G, W, B)
     if B is not None:
