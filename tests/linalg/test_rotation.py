@@ -136,13 +136,14 @@ def test_a_base_with_a_gradient_gets_it(rng):
         Q.backward(G)
 
 
-def test_what_has_no_exponential(rng):
+@pytest.mark.parametrize("B", [None, torch.eye(40)], ids=["", "base"])
+def test_what_has_no_exponential(B, rng):
     """For NaN and angles beyond 1 / eps, Q is NaN, and so is g below the diagonal."""
     for bad in (float("nan"), 1e9):
         X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng)
         X[7, 3] = bad
         X.requires_grad_()
-        Q = rotation(X, None)
+        Q = rotation(X, B)
         (g,) = torch.autograd.grad(Q, X, torch.ones_like(Q))
         assert Q.isnan().all()
         assert g.tril(-1).isnan().sum() == 40 * 39 // 2

@@ -247,7 +247,9 @@ def _gradient(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
         # (G^T B)^T, because C reads the transpose of this gradient, and this way the
         # transpose is contiguous.
         G = backend.multiply(G, B, transposed=True).mT
-    return backend.skew_adjoint(products.backward(backend, W, plan.view(1), G[None])[0])
+    gradient = products.backward(backend, W, plan.view(1), G[None])[0]
+    # it is a multiple of G, with the strides of G, if the matrix has no exponential
+    return backend.skew_adjoint(gradient.contiguous())
 
 
 def _empty(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
