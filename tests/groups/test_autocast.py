@@ -158,10 +158,13 @@ def test_maps_and_samples_are_the_same_inside_autocast(manifold, rng):
 
 
 class Rounded:
-    """A class that is no manifold, with a method that a user's group inherits."""
+    """A class that is no manifold, with methods that a user's group inherits."""
 
     def nearest(self, X: Tensor) -> Tensor:
         return newton_schulz(polar(X)) @ torch.eye(3)
+
+    def where(self, device: str) -> str:
+        return device
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,27 @@ def test_a_method_of_another_base_class_is_the_same_inside_autocast(rng):
     X = torch.randn(3, 3, generator=rng)
     check_same(lambda: RoundedSO(3).nearest(X))
     assert type("Derived", (RoundedSO,), {}).nearest is RoundedSO.nearest
+    # not a method of manifolds, so its argument need not be a device of torch
+    assert RoundedSO(3).where(device="here") == "here"
+
+
+class Halved(Rounded):
+    """A class that overrides the method of the other class."""
+
+    def nearest(self, X: Tensor) -> Tensor:
+        return super().nearest(X) / 2
+
+
+def test_base_classes_keep_their_order(rng):
+    """A wrapped method calls the next class in the order of base classes.
+
+    It used to be a copy of `Rounded.nearest`, which hid the method of `Halved`.
+    """
+    X = torch.randn(3, 3, generator=rng)
+    both = type("Both", (RoundedSO, Halved), {})
+    expected = RoundedSO(3).nearest(X) / 2
+    check_same(lambda: both(3).nearest(X))
+    assert torch.equal(both(3).nearest(X), expected)
 
 
 @pytest.mark.parametrize("manifold", GEOMETRY, ids=str)

@@ -27,25 +27,47 @@ class AbstractFullPrecision:
 
     Inside `torch.autocast`, products of float32 matrices are computed in bfloat16 or
     float16, and a point is then off its manifold by 1e-2. So when a subclass is made,
-    its public methods are wrapped, and so are the methods that it inherits from other
-    base classes, such as a user's mixin. Methods marked by `leaves_autocast_on` are not
-    wrapped.
+    its public methods are wrapped. If another base class, such as a user's mixin,
+    overrides a method of the family, the subclass gets a wrapped method that calls it.
+    Methods marked by `leaves_autocast_on` are not wrapped.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # Base classes that do not inherit from `AbstractFullPrecision`, such as a
-        # user's mixin, were not wrapped when they were made.
-        mixins = [c for c in cls.__mro__ if not issubclass(c, AbstractFullPrecision)]
-        for owner in (cls, *mixins):
-            for name, method in list(vars(owner).items()):
-                if name.startswith("_") or not isinstance(method, FunctionType):
+        for name, method in list(vars(cls).items()):
+            if _is_public(name, method) and not _is_marked(cls, name):
+                setattr(cls, name, _in_full(method))
+        # The methods of other base classes were not wrapped when these were made.
+        family = [c for c in cls.__mro__ if issubclass(c, AbstractFullPrecision)]
+        for mixin in [c for c in cls.__mro__ if c not in family]:
+            for name, method in list(vars(mixin).items()):
+                if not _is_public(name, method) or _is_marked(cls, name):
                     continue
-                # a class before `owner` in `cls.__mro__` may have overridden the method
+                # a class before `mixin` in `cls.__mro__` may have overridden the method
                 is_used = getattr(cls, name) is method
-                is_marked = any(vars(c).get(name) in _MARKED for c in cls.__mro__)
-                if is_used and not is_marked:
-                    setattr(cls, name, _in_full(method))
+                if is_used and any(name in vars(c) for c in family):
+                    setattr(cls, name, _in_full(_inherited(cls, name, method)))
+
+
+def _is_public(name: str, method: object) -> bool:
+    return isinstance(method, FunctionType) and not name.startswith("_")
+
+
+def _is_marked(cls: type, name: str) -> bool:
+    return any(vars(c).get(name) in _MARKED for c in cls.__mro__)
+
+
+def _inherited(cls: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that calls what `cls` inherits under this name, which is now `method`.
+
+    In a subclass of `cls`, another base class may come in between.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(cls, self), name)(*args, **kwargs)
+
+    return call
 
 
 def _in_full(method: Callable[..., Any]) -> Callable[..., Any]:
