@@ -329,6 +329,14 @@ def test_groups_without_closed_forms_compile(no_shape_hook, rng):
     assert_close(torch.compile(step, fullgraph=True, backend="eager")(X), step(X))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_logarithm_in_sp(backend, no_shape_hook, rng):
+    """It used to raise NameError: Dynamo printed the constant NaN + NaN j."""
+    torch.compiler.reset()
+    Q, P = Sp(2).random(2, 3, dtype=torch.complex128, generator=rng)
+    assert_close(torch.compile(Sp(2).log, backend=backend)(Q, P), Sp(2).log(Q, P))
+
+
 def test_tall_points_by_every_retraction(rng):
     """`point` maps to tall points by polar and qr.
 

@@ -311,6 +311,33 @@ def test_points_of_another_size_are_refused(manifold, method):
             call(*pair, *time)
 
 
+@pytest.mark.parametrize(
+    ("argument", "error", "message"),
+    [
+        (torch.ones(3, 4, dtype=torch.complex64), ValueError, "`Q` must have shape"),
+        (torch.ones(4, 4, dtype=torch.int64), TypeError, "`Q` must have a floating"),
+        ([1], TypeError, "`Q` must be a torch.Tensor"),
+    ],
+    ids=["shape", "dtype", "type"],
+)
+def test_a_logarithm_in_sp_checks_its_argument(argument, error, message):
+    with pytest.raises(error, match=message):
+        Sp(2).algebra_log(argument)
+
+
+def test_coordinates_are_a_tensor():
+    with pytest.raises(TypeError, match=r"`X` must be a torch\.Tensor; got list"):
+        SO(3).point([1, 2], None)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_error_about_components_shows_no_other_error():
+    """The error about the product of the two points is not shown before it."""
+    P = torch.diag(torch.tensor([1.0, 1.0, -1.0]))
+    with pytest.raises(ValueError, match="component of `Q`") as info:
+        O(3).log(torch.eye(3), P)
+    assert info.value.__context__ is None
+
+
 def test_declarations_are_checked():
     module = torch.nn.Linear(3, 3)
     with pytest.raises(

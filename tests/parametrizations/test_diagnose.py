@@ -88,6 +88,17 @@ def test_orthogonality_error_and_angles(rng):
     assert_close(report.angles, expected)
 
 
+@pytest.mark.parametrize("retraction", ["exp", "cayley", "pade-2"])
+def test_a_diagnosis_in_inference_mode_is_the_same(retraction):
+    """The derivative of a map's angle needs a graph, also in inference mode."""
+    layer = isometry.orthogonal(nn.Linear(6, 6), "weight", retraction)
+    nn.init.normal_(layer.parametrizations.weight.original, std=0.1)
+    expected = isometry.diagnose(layer)["weight"]
+    with torch.inference_mode():
+        report = isometry.diagnose(layer)["weight"]
+    assert report.condition == expected.condition
+
+
 def test_every_constrained_weight_is_reported_by_name():
     model = nn.Sequential(
         isometry.orthogonal(nn.Linear(3, 7)),

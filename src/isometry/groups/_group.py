@@ -159,14 +159,15 @@ class AbstractGroup(AbstractManifold):
         try:
             # the Newton-Schulz step removes the rounding error of the product
             return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
-        except ValueError:
-            # The error is about the product Q^H P. If no geodesic joins the points, or
-            # `Q` or `P` is not a point, raise an error about the arguments instead.
-            remedy = "Negate a column of `P` for each determinant of the wrong sign."
-            check_joined(self.component(Q), self.component(P), remedy=remedy)
-            self.check_point(Q, name="Q")
-            self.check_point(P, name="P")
-            raise
+        except ValueError as error:
+            about_product = error
+        # The error is about the product Q^H P. If no geodesic joins the points, or `Q`
+        # or `P` is not a point, raise an error about the arguments instead.
+        remedy = "Negate a column of `P` for each determinant of the wrong sign."
+        check_joined(self.component(Q), self.component(P), remedy=remedy)
+        self.check_point(Q, name="Q")
+        self.check_point(P, name="P")
+        raise about_product
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
         r"""$P Q^H E$: left translation, an isometry."""

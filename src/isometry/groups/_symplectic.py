@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isometry._checks import check_square
 from isometry._orthonormal import (
     identity,
     newton_schulz,
@@ -77,6 +78,7 @@ class Sp(AbstractClassicalGroup):
         principal logarithm may not be in the algebra. `_quarter_turn` chooses the signs
         of these angles such that the result is in the algebra.
         """
+        check_square(Q, name="Q")
         refuse_nested_forward_mode("algebra_log")
         # the signs depend on the numbers, which fake tensors do not have
         A = logm_unitary(Q) if is_fake(Q) else _Log.apply(Q, self._quarter_turn)

@@ -72,8 +72,9 @@ class AbstractRetraction(AbstractMap):
 
     def around(self, X: Tensor, B: Tensor | None) -> Tensor:
         r"""$B\,\phi(\operatorname{skew} X)$, where None stands for $B = I$."""
-        with autocast_off(X.device):
-            Q = self.at_identity(skew(X))
+        A = skew(X)
+        with autocast_off(A.device):
+            Q = self.at_identity(A)
             return Q if B is None else B @ Q
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
@@ -129,8 +130,9 @@ class AbstractRetraction(AbstractMap):
         This is $\varphi$ in $\phi(i\theta) = e^{i\varphi(\theta)}$, up to full turns.
         Only a map with `is_equivariant` has such a function.
         """
-        with torch.enable_grad():
-            theta = theta.detach().requires_grad_()
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            # a copy, because a tensor made in inference mode cannot have a gradient
+            theta = theta.detach().clone().requires_grad_()
             zero = torch.zeros_like(theta)
             rows = (torch.stack([zero, -theta], -1), torch.stack([theta, zero], -1))
             Q = self.at_identity(torch.stack(rows, -2))
