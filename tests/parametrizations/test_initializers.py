@@ -254,3 +254,18 @@ def test_a_weight_of_zeros_starts_at_the_identity():
     W[0, 1] = 1.0
     Q = isometry.orthogonal(Weight(W.clone())).weight.detach()
     assert_close(float(torch.dist(W, Q)), 3**0.5)
+
+
+class OptionalReset(nn.Linear):
+    """A layer whose `reset_parameters` has an argument called `reset`."""
+
+    def reset_parameters(self, reset: bool = True) -> None:
+        if reset:
+            super().reset_parameters()
+
+
+def test_reset_parameters_takes_any_argument():
+    layer = isometry.orthogonal(OptionalReset(4, 4))
+    before = layer.weight.detach().clone()
+    layer.reset_parameters(reset=False)
+    assert torch.equal(layer.weight, before)

@@ -70,14 +70,14 @@ def _replaced(method: Method, replacement: Method) -> Method:
     """
 
     @functools.wraps(method)
-    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         return replacement(method, module, *args, **kwargs)
 
     return call
 
 
 def _reset_parameters(
-    reset: Method, module: nn.Module, *args: Any, **kwargs: Any
+    reset: Method, module: nn.Module, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Takes the place of `reset_parameters`: initializes weights, not coordinates."""
     with ExitStack() as stack:

@@ -136,18 +136,26 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         if base is None or base.is_meta or type(base) is not Tensor:
             return
         Q = self.layout.points(base)
-        defect = self.manifold.worst_defect(Q)
-        # A base that is not finite has no nearest point, and stays until the user loads
-        # a good checkpoint. Test whether the base is finite, and not the defect: on
-        # SO(n), a finite base of negative determinant has an infinite defect.
-        is_off = defect > self.manifold.tolerance(Q.dtype)
-        if is_off and bool(Q.isfinite().all()):
+        defects = self.manifold.defect(Q)
+        # A matrix that is not finite has no nearest point, and stays until the user
+        # loads a good checkpoint. Test whether the matrix is finite, and not its
+        # defect: on SO(n), a finite matrix of negative determinant has an infinite
+        # defect.
+        is_finite = Q.isfinite().flatten(defects.ndim).all(-1)
+        is_off = is_finite & (defects > self.manifold.tolerance(Q.dtype))
+        if not is_off.any():
+            return
+        worst = float(defects[is_off].max())
+        # a smaller defect is no more than the rounding error of a narrower dtype
+        if worst > rounding_bound(self.manifold, torch.bfloat16):
             _log.info(
                 "replaced a base with the nearest point of %s; its defect was %.1e",
                 self.manifold,
-                defect,
+                worst,
             )
-            base.copy_(self.layout.weight(self._nearest(Q)))
+        Q = Q.clone()
+        Q[is_off] = self._nearest(Q[is_off])
+        base.copy_(self.layout.weight(Q))
 
     def _nearest(self, Q: Tensor) -> Tensor:
         return self.manifold.polish(self.manifold.nearest(Q))
