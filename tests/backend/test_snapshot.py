@@ -4,6 +4,7 @@ import ctypes
 import platform
 import subprocess
 import tempfile
+import warnings
 from functools import cache
 
 import pytest
@@ -173,6 +174,12 @@ def test_what_is_one_block_of_memory():
     index = torch.zeros(2, 1, dtype=torch.int64)
     sparse = torch.sparse_coo_tensor(index, Z[:1], (3, 3), check_invariants=True)
     assert not is_block(sparse)
+    # two numbers of this dtype share a byte: `nbytes` is 12, but there are 6
+    ones, zeros = torch.ones(2), torch.zeros(2)
+    with warnings.catch_warnings(action="ignore"):
+        half = torch.quantize_per_channel(X[:2], ones, zeros, 0, torch.quint4x2)
+    assert half.nbytes == 2 * half.untyped_storage().nbytes()
+    assert not is_block(half)
 
 
 DTYPES_OF_ALL_SIZES = [

@@ -107,6 +107,8 @@ def is_block(tensor: Tensor) -> bool:
         type(tensor) in PLAIN
         and tensor.is_cpu
         and tensor.layout is torch.strided
+        # several quantized numbers may share a byte, so `nbytes` may be too large
+        and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()
         and tensor.ndim <= MOST_AXES
