@@ -107,6 +107,24 @@ def test_a_bad_run_does_not_stop_the_others(worked, tmp_path, capsys):
     assert f"copying-exprnn-6-lr={1e15}-seed=1: the loss diverged at step" in output
 
 
+def test_a_damaged_summary_does_not_stop_the_others(worked, tmp_path, capsys):
+    """A run with a damaged summary fails, and the sweep goes on.
+
+    The sweep used to end with exit code 2, without a report.
+    """
+    runs = expand("copying", SMALL | {"seed": [1, 2]})
+    write_plan(tmp_path, runs)
+    name = next(iter(runs))
+    train(runs[name], tmp_path / name)
+    (tmp_path / name / "summary.json").write_text("{}")
+    assert main(["sweep", "--resume", str(tmp_path)]) == 1
+    assert worked == list(runs)
+    output = capsys.readouterr().err
+    assert f"{name} failed  (0 of 2 done" in output
+    assert "1 of 2 runs are done" in output
+    assert "summary.json must be what `isometry train` wrote" in output
+
+
 def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
     """An exception in a run is reported with its log, and not on the terminal."""
 

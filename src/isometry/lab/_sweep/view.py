@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from isometry.lab._errors import RunError
 from isometry.lab._files import CONFIG, ENDED, METRICS, read_json, read_summary
 from isometry.lab._sweep.worker import log_of
 
@@ -73,7 +74,10 @@ class View:
         """
         if self.waiting.pop(name, None) is None:
             self.running.remove(name)
-        summary = read_summary(self.out / name)
+        summary = None
+        # `message` tells of a damaged summary, and the other runs must continue
+        with contextlib.suppress(RunError):
+            summary = read_summary(self.out / name)
         # a run that was told to stop before its training began has no summary
         status = summary["status"] if summary else "stopped"
         if message or status == "diverged":
