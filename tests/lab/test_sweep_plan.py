@@ -138,6 +138,11 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
             ["--resume", "{out}", "copying", "--lag", "3"],
             "`--resume` cannot be combined with options of the runs; got copying, --l",
         ),
+        # `--out` used to be ignored
+        (
+            ["--resume", "{out}", "--out", "{file}"],
+            "with options of the runs; got --out. To add runs, give `--out {out}`",
+        ),
     ],
     ids=str,
 )
@@ -152,7 +157,7 @@ def test_mistakes_are_told_before_anything_runs(line, message, tmp_path, capsys)
     assert main(["sweep", *line]) == 2
     output = capsys.readouterr()
     assert output.err.startswith("isometry sweep: ")
-    assert message in output.err
+    assert message.format(out=out) in output.err
     assert not out.exists()
 
 

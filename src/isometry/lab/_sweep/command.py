@@ -40,8 +40,9 @@ def main(options: argparse.Namespace) -> int:
     """
     values = vars(options)
     resume, trust = values.pop("resume", None), values.pop("trust", False)
-    out = resume or values.get("out")
-    planned = functools.partial(_planned, out=out, resume=bool(resume), trust=trust)
+    typed_out = values.get("out")
+    out = resume or typed_out
+    planned = functools.partial(_planned, out=typed_out, resume=resume, trust=trust)
 
     def again(runs: plan.Plan) -> str:
         own = any(":" in f"{c.task}{c.training.model}" for c in runs.values())
@@ -100,24 +101,26 @@ def perform(
 
 
 def _planned(
-    values: dict[str, Any], *, out: Path | None, resume: bool, trust: bool
+    values: dict[str, Any], *, out: Path | None, resume: Path | None, trust: bool
 ) -> plan.Plan:
     """The runs that the options ask for. The command line overrides the TOML file."""
+    if resume:
+        words = [values[n] if n == "task" else option_of(n) for n in values]
+        if out:
+            words.append("--out")
+        if words:
+            raise ValueError(
+                f"`--resume` cannot be combined with options of the runs; got "
+                f"{', '.join(words)}. To add runs, give `--out {resume}` instead."
+            )
+        runs = plan.read_plan(resume)
+        plan.check_trust(runs, trust=trust)
+        return runs
     if out is None:
         raise ValueError(
             "`--out` must name the folder of the sweep; got none. To resume a sweep, "
             "repeat its command."
         )
-    if resume:
-        if values:
-            words = [values[n] if n == "task" else option_of(n) for n in values]
-            raise ValueError(
-                f"`--resume` cannot be combined with options of the runs; got "
-                f"{', '.join(words)}. To add runs, give `--out {out}` instead."
-            )
-        runs = plan.read_plan(out)
-        plan.check_trust(runs, trust=trust)
-        return runs
     file, task = values.pop("config", None), values.pop("task", None)
     from_file = {} if file is None else read_file(file)
     from_file = {PLURALS.get(name, name): value for name, value in from_file.items()}
