@@ -1,6 +1,9 @@
 """A task and networks as a user would write them, in a module of their own."""
 
+import threading
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -182,6 +185,26 @@ class FolderTask(OrderTask):
 
     root: str | int = "C"
     folder: str | None = None
+
+
+@dataclass(frozen=True)
+class OutlivedTask(OrderTask):
+    """A task whose run fails, while a thread lives on until the file `released` exists.
+
+    The message of the error has 100,000 characters.
+    """
+
+    released: str = ""
+
+    def check(self) -> None:
+        threading.Thread(target=self.wait).start()
+        raise ValueError("x" * 100_000)
+
+    def wait(self) -> None:
+        # if the test fails, it must not leave this process behind
+        end = time.monotonic() + 60
+        while time.monotonic() < end and not Path(self.released).exists():
+            time.sleep(0.02)
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,19 @@
 
 import json
 import math
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from isometry.lab import write_report
+from isometry.lab import Config, Training, write_report
 from isometry.lab._cli import main
 from isometry.lab._report.runs import read_run
 from isometry.lab._sweep import engine, local
@@ -141,23 +141,27 @@ def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_long_message_arrives_whole(tmp_path, monkeypatch):
-    """A message is read while the child still writes it: a pipe holds only 64 KiB.
+def test_a_run_ends_with_its_process(tmp_path):
+    """A run has ended when its process has ended, and its long message arrives whole.
 
-    A sweep used to wait forever for a run whose error had 100,000 characters.
+    A thread of the user's task may outlive the run. The next run used to begin while
+    such a process was still there. The message must be read while the process writes
+    it, since a pipe holds 64 KiB: a sweep used to wait forever for a run whose error
+    had 100,000 characters.
     """
-    monkeypatch.setattr(local, "work", lambda *_: "x" * 100_000)
-    monkeypatch.setattr(local, "_follow_parent", lambda: None)
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    arguments = (tmp_path, None, sender)
-    child: Any = threading.Thread(target=local._child, args=arguments, daemon=True)
-    child.start()
-    workers = local.Processes()
-    workers.running[receiver] = tmp_path, child
-    assert list(workers.ended()) == [(tmp_path.name, "x" * 100_000)]
-    child.join(60)
-    assert not child.is_alive()
-    assert receiver.closed
+    folder, released = tmp_path / "run", tmp_path / "released"
+    options, training = {"released": str(released)}, Training(model="lstm")
+    ended: list[tuple[str, str]] = []
+    with closing(local.Processes()) as workers:
+        workers.begin(folder, Config("tests.lab.own:OutlivedTask", options, training))
+        log = log_of(folder)
+        until(lambda: log.exists() and "xxx" in log.read_text())
+        for _ in range(5):
+            assert list(workers.ended()) == []
+        assert len(workers.running) == 1
+        released.touch()
+        until(lambda: ended.extend(workers.ended()) or bool(ended))
+    assert ended == [("run", "x" * 100_000)]
 
 
 def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatch):

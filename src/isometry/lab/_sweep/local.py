@@ -19,15 +19,18 @@ class Processes:
     """Trains runs in processes of this machine.
 
     When a run ends, its process sends a string through a pipe: an error message, or ""
-    if the run did not fail. If the process dies, its end of the pipe is closed.
+    if the run did not fail. If the process dies, its end of the pipe is closed. A run
+    has ended when its process has ended, which may be later: a thread of the user's
+    code may outlive the run.
 
     Attributes:
-        running: the folder and the process of each run that has not ended, keyed by the
-            end of the pipe at which the string arrives.
+        running: for each run that has not ended, its folder, its process, and the
+            string; None if it has not arrived. The key is what to wait for next: the
+            end of the pipe at which the string arrives, then the process's sentinel.
     """
 
     def __init__(self) -> None:
-        self.running: dict[Any, tuple[Path, SpawnProcess]] = {}
+        self.running: dict[Any, tuple[Path, SpawnProcess, str | None]] = {}
 
     def begin(self, folder: Path, config: Config) -> None:
         """Start or resume a run in a new process."""
@@ -38,7 +41,7 @@ class Processes:
             process.start()
         # close this process's copy of the sender, so that only the child has a copy
         sender.close()
-        self.running[receiver] = folder, process
+        self.running[receiver] = folder, process, None
 
     def stop(self, *, kill: bool = False) -> None:
         """Tell all runs to write a checkpoint and stop, or kill them.
@@ -49,19 +52,26 @@ class Processes:
         # harm. A run that is training only records the signal, and stops after its
         # step. Before and after training, the signal ends the process at once, and the
         # run can still be resumed.
-        for _, process in self.running.values():
+        for _, process, _ in self.running.values():
             process.kill() if kill else process.terminate()
 
     def ended(self) -> Iterator[tuple[str, str]]:
         """Wait a moment for runs to end; yield their names and why they failed."""
-        for receiver in connection.wait(list(self.running), PAUSE):
-            folder, process = self.running.pop(receiver)
-            yield folder.name, _message(folder, process, receiver)
+        for ready in connection.wait(list(self.running), PAUSE):
+            folder, process, message = self.running.pop(ready)
+            if ready != process.sentinel:
+                # Read the string now. The process cannot end before that if the string
+                # is longer than the pipe can hold, 64 KiB on Linux.
+                self.running[process.sentinel] = folder, process, _received(ready)
+            elif message is None:
+                yield folder.name, _death(folder, process)
+            else:
+                yield folder.name, message
 
     def close(self) -> None:
         """Stop all processes that are still running, for example after an exception."""
         self.stop()
-        for _, process in self.running.values():
+        for _, process, _ in self.running.values():
             process.join(GRACE)
         self.stop(kill=True)
 
@@ -79,14 +89,16 @@ def _follow_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _message(folder: Path, process: SpawnProcess, receiver: Any) -> str:
-    """Why a child failed: its message or its exit code; empty if it did not fail."""
-    try:
-        with receiver:
-            return receiver.recv()
-    except (EOFError, OSError):
-        # the child died before it had sent the whole message
-        process.join()
+def _received(receiver: Any) -> str | None:
+    """The string that a child has sent; None if it died before it had sent it all."""
+    with contextlib.suppress(EOFError, OSError), receiver:
+        return receiver.recv()
+    return None
+
+
+def _death(folder: Path, process: SpawnProcess) -> str:
+    """Why a child has died without a message; empty if it was told to stop."""
+    process.join()
     code = process.exitcode or 0
     if code == -signal.SIGTERM:
         # the child was told to stop while it was not training, usually before it began
