@@ -103,6 +103,16 @@ def test_killed_between_the_new_options_and_the_next_step(tmp_path):
     assert resume(tmp_path / "run").summary["steps"] == 8
 
 
+def test_a_run_of_unknown_status_goes_on(tmp_path):
+    """A status that another program wrote does not end a run.
+
+    `resume` used to return that summary, and the command raised a KeyError.
+    """
+    train(small(iterations=4), tmp_path / "run")
+    edit(tmp_path / "run" / "summary.json", status="running")
+    assert resume(tmp_path / "run").summary["status"] == "finished"
+
+
 def test_epochs_of_finite_data(tmp_path, monkeypatch):
     """A run on finite data can be extended by epochs: here from one to three."""
     monkeypatch.setattr(CopyingTask, "epoch", lambda _task, _size: 3)

@@ -169,7 +169,7 @@ def _has_ended(
     # run continues, although no option changes. If `epochs` asks for another length,
     # `iterations` is None, and `_run` checks the length.
     more = training.iterations is None or training.iterations > steps
-    if status == "interrupted" or (status == "finished" and more):
+    if status not in files.ENDED or (status == "finished" and more):
         return False
     if training == before:
         return True
