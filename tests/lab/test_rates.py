@@ -103,6 +103,8 @@ def frozen_rest(options: dict) -> list[float]:
 def test_a_rate_of_zero_stays_zero():
     """A schedule may freeze parameters with a rate of 0."""
     assert frozen_rest({}) == [0.0, 1e-3]
+    # a run with the rate that the schedule has anyway could no longer be resumed
+    assert frozen_rest({"lr": 0.0}) == [0.0, 1e-3]
     assert frozen_rest({"lr": 0.5, "lr_ratio": 0.1}) == [0.5, 0.05]
     with pytest.raises(
         ValueError, match=r"passed together .* rate of 0; got only `lr`"

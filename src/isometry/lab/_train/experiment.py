@@ -321,7 +321,10 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
     lr = before if training.lr is None else training.lr
     if row is rest:
         return lr
-    if before == 0 and (training.lr is None) != (training.lr_ratio is None):
+    if lr == before and training.lr_ratio is None:
+        # do not round the rate, and do not divide by 0
+        return row.options["lr"]
+    if before == 0 and (training.lr is None or training.lr_ratio is None):
         only = "lr" if training.lr_ratio is None else "lr_ratio"
         raise ValueError(
             f"`lr` and `lr_ratio` must be passed together for {training.model}, since "
@@ -329,8 +332,7 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
         )
     if training.lr_ratio is not None:
         return lr * training.lr_ratio
-    # with an unchanged `lr`, do not round the rate, and do not divide by 0
-    return row.options["lr"] if lr == before else lr * (row.options["lr"] / before)
+    return lr * (row.options["lr"] / before)
 
 
 def _record(recipe: Recipe, model: nn.Module, name: str) -> dict[str, Any]:
