@@ -223,6 +223,22 @@ def test_a_run_of_an_earlier_version_goes_on_and_is_loaded(tmp_path):
     assert resume(tmp_path / "run", iterations=8).summary["steps"] == 8
 
 
+def test_a_summary_may_lack_entries_that_are_not_read(tmp_path):
+    """Entries that neither `resume` nor `load_model` reads may be missing.
+
+    Such a run was called damaged.
+    """
+    train(small(iterations=4), tmp_path / "run")
+    path = tmp_path / "run" / "summary.json"
+    read = ("status", "steps", "seconds", "metric", "best", "best_by_test")
+    entries = {name: json.loads(path.read_text())[name] for name in read}
+    path.write_text(json.dumps(entries))
+    assert resume(tmp_path / "run").summary == entries
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    with pytest.raises(RunError, match="must have a checkpoint; it has none yet"):
+        load_model(tmp_path / "run")
+
+
 @pytest.mark.errors
 def test_best_weights_that_are_not_there_are_told(tmp_path):
     """The error says why there are no best weights.

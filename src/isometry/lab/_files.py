@@ -299,6 +299,11 @@ def resume_command(folder: Path) -> str:
     return shlex.join(("isometry", "train", "--resume", str(folder), *trust))
 
 
+# The entries of a summary that resuming a run reads. Another program or an earlier
+# version may have left out the others.
+_READ = {"status", "steps", "seconds", "metric", "best", "best_by_test"}
+
+
 def read_summary(folder: Path) -> Summary | None:
     """Read the summary of a run from its folder; None if there is no summary."""
     path = folder / SUMMARY
@@ -306,7 +311,7 @@ def read_summary(folder: Path) -> Summary | None:
         return None
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
         summary: Any = read_json(path)
-        if summary.keys() >= Summary.__required_keys__:
+        if summary.keys() >= _READ:
             return summary
     raise RunError(damaged(path, "something that is not a summary"))
 
