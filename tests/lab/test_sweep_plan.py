@@ -53,6 +53,24 @@ def test_options_of_the_network_take_several_values():
     assert "rebase_every=100" in list(runs)[1]
 
 
+def test_options_of_the_network_keep_their_place():
+    """Options vary, and are named, in the order in which the user wrote them.
+
+    Those of the network used to come last, so an extended sweep got two spellings.
+    """
+    values = {
+        "lr": [0.1, 0.2],
+        "model_options": {"rebase_every": [1, 2], "retraction": "cayley"},
+        "batch_size": [4, 8],
+    }
+    assert list(expand("copying", values)) == [
+        f"copying-exprnn-190-lr={lr}-rebase_every={every}-batch_size={size}-seed=5544"
+        for lr in (0.1, 0.2)
+        for every in (1, 2)
+        for size in (4, 8)
+    ]
+
+
 def test_a_cell_is_the_run_of_isometry_train():
     """A run of a sweep has the config of `isometry train` with the same options."""
     (swept,) = expand("copying", SMALL | {"seed": [7]}).values()

@@ -15,9 +15,8 @@ from isometry.lab._train.config import Config, Training
 
 PLAN = "sweep.json"
 
-# Options that `_varied` leaves out. The name of a run always shows the first three, and
-# `model_options` is a table, whose entries are shown one by one.
-_NAMED = ("model", "hidden_size", "seed", "model_options")
+# options that the name of a run always shows
+_NAMED = ("model", "hidden_size", "seed")
 
 # the configs of the runs of a sweep, keyed by the names of their folders
 Plan = dict[str, Config]
@@ -47,16 +46,14 @@ def expand(task: str | None, values: Mapping[str, Any]) -> Plan:
             is invalid, a list is empty, or two runs would get the same name.
     """
     values = {"model": "exprnn", "hidden_size": None, "threads": 1, **values}
-    network = dict(values.pop("model_options", {}))
     # the last option varies fastest
-    seed = values.pop("seed", Training.seed)
-    values |= {"model_options": _combinations(network), "seed": seed}
+    values["seed"] = values.pop("seed", Training.seed)
+    network = dict(values.get("model_options", {}))
     runs: Plan = {}
-    for options in _combinations(values):
+    for options in _combinations(values | {"model_options": _combinations(network)}):
         config = _config(task, options)
-        parts = [config.short_name, *_varied(values, options)]
-        parts += _varied(network, options["model_options"])
-        parts.append(f"seed={config.training.seed}")
+        seed = f"seed={config.training.seed}"
+        parts = [config.short_name, *_varied(values, options), seed]
         name = files.for_file_name("-".join(parts))
         if runs.setdefault(name, config) != config:
             raise ValueError(
@@ -195,8 +192,13 @@ def _combinations(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _varied(values: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
     """The parts of a run's name that show which of several values it has."""
-    several = [n for n, v in values.items() if isinstance(v, list) and len(v) > 1]
-    return [f"{name}={options[name]}" for name in several if name not in _NAMED]
+    parts: list[str] = []
+    for name, value in values.items():
+        if name == "model_options":
+            parts += _varied(value, options[name])
+        elif isinstance(value, list) and len(value) > 1 and name not in _NAMED:
+            parts.append(f"{name}={options[name]}")
+    return parts
 
 
 def _config(task: str | None, options: Mapping[str, Any]) -> Config:
