@@ -15,7 +15,8 @@ import isometry
 from isometry.lab import AbstractEndlessTask, Batch, OptimizerRecipe, Schedule
 
 
-@dataclass(frozen=True)
+# With slots, `OrderTask.steps` is not the default of the field. The help lacked it.
+@dataclass(frozen=True, slots=True)
 class OrderTask(AbstractEndlessTask):
     """Tell which of two tones came first.
 

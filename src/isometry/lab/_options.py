@@ -161,13 +161,14 @@ def add_fields(
         only: names of the fields that become options; if None, all fields do.
     """
     group, docs = parser.add_argument_group(title), describe(config)
-    for name, kind in types_of(config).items():
+    types = types_of(config)
+    for field in fields(config):
+        name, usual = field.name, field.default
         if only is None or name in only:
             text = docs.get(name, "").replace("%", "%%")
-            usual = getattr(config, name, "")
             if isinstance(usual, int | float | str) and usual != "":
                 text += f" ({usual})"
-            arguments = _arguments(name, kind, several=several)
+            arguments = _arguments(name, types[name], several=several)
             group.add_argument(option_of(name), help=text, **arguments)
 
 
