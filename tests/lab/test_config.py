@@ -1,5 +1,6 @@
 """The config of a run: its defaults, and its form in `config.json`."""
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -48,3 +49,12 @@ def test_an_unresolved_training_is_not_a_resolved_one():
 def test_config_survives_json():
     config = small(model_options={"rebase_every": 3}, lr=0.1)
     assert Config.from_json(config.to_json()) == config
+
+
+@pytest.mark.errors
+def test_a_config_without_a_command_is_refused():
+    """A missing command was read as "", and a dry run printed only ` --out DIR`."""
+    flat = json.loads(small().to_json())
+    del flat["command"]
+    with pytest.raises(KeyError, match="command"):
+        Config.from_json(json.dumps(flat))

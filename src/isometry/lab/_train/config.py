@@ -218,7 +218,8 @@ class Config:
                 f"format {flat['format']} of a later version of isometry; this version "
                 f"reads formats up to {FORMAT}"
             )
-        entries = select(cls, flat)
+        # `to_json` always writes a command, so a file without one is damaged
+        entries = select(cls, flat) | {"command": flat["command"]}
         for name, kind in _JSON_TYPES.items():
             if not isinstance(value := entries.get(name, kind()), kind):
                 raise TypeError(f"{name} {value!r:.60}")
