@@ -1,6 +1,7 @@
 """The task of speech prediction."""
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,14 @@ def test_held_out_recordings_are_padded_to_the_longest_of_both_splits(root):
         batch.x.shape[0] for split in SPLITS for batch in task.evaluation(split, 1)
     }
     assert steps == {task._longest}
+
+
+def test_a_task_that_was_used_can_be_pickled(root):
+    """The spectra that a task remembers used to be in a function without a name."""
+    task = byspeakers(root)
+    batch = task.batch(0, size=2, seed=1)
+    copy = pickle.loads(pickle.dumps(task))
+    assert_close(copy.batch(0, size=2, seed=1).x, batch.x, rtol=0, atol=0)
 
 
 def test_corpus_in_its_own_layout(tmp_path, monkeypatch):

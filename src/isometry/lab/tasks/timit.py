@@ -207,12 +207,16 @@ class TimitTask(AbstractTask):
         paths = (self._root / path for path in self._splits.padding)
         return max(map(speech.recording_frames, paths))
 
-    # A function that remembers the spectra of each path, since every epoch and every
+    # The spectra of each recording that was read, since every epoch and every
     # evaluation needs them again. For TIMIT they take about 0.4 GB.
     @functools.cached_property
-    def _spectrum(self) -> "Callable[[PurePath], Tensor]":
-        root = self._root
-        return functools.cache(lambda path: log_power(read_recording(root / path)))
+    def _spectra(self) -> "dict[PurePath, Tensor]":
+        return {}
+
+    def _spectrum(self, path: PurePath) -> "Tensor":
+        if path not in self._spectra:
+            self._spectra[path] = log_power(read_recording(self._root / path))
+        return self._spectra[path]
 
     # All training recordings are read together, on first use, so that a damaged
     # recording stops a run before its first step.
