@@ -6,7 +6,14 @@ import os
 
 import pytest
 
-from isometry.lab._data.catalogue import CATALOGUE, DamagedFileError, File, find, read
+from isometry.lab._data.catalogue import (
+    CATALOGUE,
+    DamagedFileError,
+    File,
+    find,
+    read,
+    verified,
+)
 from isometry.lab._files import write_atomically
 from tests.lab.small_data import dataset
 
@@ -84,6 +91,20 @@ def test_read_stops_where_a_bomb_begins(file, tmp_path, monkeypatch):
     with pytest.raises(DamagedFileError, match="10240 bytes; got more"):
         read(file, path)
     assert asked == [10241]
+
+
+@pytest.mark.errors
+def test_read_stops_among_empty_members(file, tmp_path):
+    """A gzip file of 2 MB that expands to nothing is not read to its end.
+
+    It used to be, although a stream from a mirror need not have an end.
+    """
+    path = tmp_path / "numbers.gz"
+    path.write_bytes(gzip.compress(b"") * 10**5)
+    with path.open("rb") as stream:
+        with pytest.raises(DamagedFileError, match="must be a whole file"):
+            verified(file, stream, str(path))
+        assert stream.tell() < 2 * len(CONTENT)
 
 
 @pytest.mark.errors

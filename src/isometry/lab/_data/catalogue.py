@@ -85,7 +85,11 @@ def verified(file: File, stream: IO[bytes], where: str) -> bytes:
             wrong.
     """
     try:
-        plain = gzip.GzipFile(fileobj=stream) if where.endswith(".gz") else stream
+        plain = stream
+        if where.endswith(".gz"):
+            # Limit the compressed bytes, too: a mirror could send empty gzip members
+            # without end. A gzip file can be slightly larger than its content.
+            plain = gzip.GzipFile(fileobj=io.BytesIO(stream.read(file.size + 1024)))
         # Read one byte too many, to detect content that is too long, but not more: a
         # small gzip file can expand to any size.
         content = plain.read(file.size + 1)
