@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from isometry.lab import Batch, evaluate
 from isometry.lab._data import catalogue
 from isometry.lab.tasks import MnistTask
-from isometry.lab.tasks.mnist import permutation
+from isometry.lab.tasks.mnist import load_images, permutation
 from tests.lab.small_data import dataset, images, write_files
 
 REAL = os.environ.get("ISOMETRY_TEST_DATA")
@@ -115,6 +115,13 @@ def test_each_file_is_read_once(root, monkeypatch):
     monkeypatch.setattr(catalogue, "verified", noted)
     next(MnistTask(root=root).evaluation("test", 1))
     assert sorted(names) == sorted(images())
+
+
+@pytest.mark.errors
+def test_a_folder_that_is_not_there_is_named_as_the_argument(root):
+    """The error named `root`, but the argument was called `folder`."""
+    with pytest.raises(ValueError, match=r"`root` must be a folder; got .*missing"):
+        load_images("mnist", root=f"{root}/missing")
 
 
 def test_baseline_is_the_loss_of_no_opinion(root):

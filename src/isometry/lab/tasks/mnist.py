@@ -151,19 +151,19 @@ def _batch(images: Images, rows: "Tensor | slice") -> Batch:
     return Batch(pixels.T.contiguous()[..., None], images.labels[rows])
 
 
-def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Images]:
+def load_images(name: str, root: str | Path | None = None) -> tuple[Images, Images]:
     """The training and the test images of a dataset.
 
     Args:
         name: "mnist" or "fashion-mnist".
-        folder: a folder that may contain the data files; see `get_data`.
+        root: a folder that may contain the data files; see `get_data`.
 
     Returns:
         60,000 training images and 10,000 test images.
     """
     import torch
 
-    _, contents = find_data(name, folder, option="root")
+    _, contents = find_data(name, root, option="root")
     arrays = [torch.frombuffer(bytearray(c), dtype=torch.uint8) for c in contents]
     train_pixels, train_labels, test_pixels, test_labels = arrays
     # The files of images begin with 16 bytes, and the files of labels with 8, which
