@@ -103,6 +103,14 @@ def test_killed_between_the_new_options_and_the_next_step(tmp_path):
     assert resume(tmp_path / "run").summary["steps"] == 8
 
 
+@pytest.mark.errors
+def test_none_is_not_more_steps(tmp_path):
+    """A finished run used to begin again with `iterations=None`."""
+    train(small(iterations=4), tmp_path / "run")
+    with pytest.raises(RunError, match=r"finished after 4 steps.*got `iterations`"):
+        resume(tmp_path / "run", iterations=None)
+
+
 def test_a_run_of_unknown_status_goes_on(tmp_path):
     """A status that another program wrote does not end a run.
 

@@ -166,9 +166,9 @@ def _has_ended(
         )
     # If a run was resumed for more steps and killed at once, its config already has the
     # larger number of steps, while its summary still describes the shorter run. Such a
-    # run continues, although no option changes. If `epochs` asks for another length,
-    # `iterations` is None, and `_run` checks the length.
-    more = training.iterations is None or training.iterations > steps
+    # run continues, although no option changes. `_run` checks the length that `epochs`
+    # asks for.
+    more = training.epochs is not None or (training.iterations or 0) > steps
     if status not in files.ENDED or (status == "finished" and more):
         return False
     if training == before:
