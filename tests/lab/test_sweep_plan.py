@@ -149,7 +149,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
         (["--config", "{empty}"], "`seed` must have at least one value"),
         ([], "`task` must be one of copying"),
         (["copying", "--jobs", "0"], "`--jobs` must be at least 1; got 0"),
-        (["copying", "--address", "x:1"], "`--address` must come with `--engine ray`"),
+        (["copying", "--address", "x:1"], "Leave it out, or add `--engine ray`."),
         (["copying", "--out", "{file}"], "File exists"),
         (["--resume", "{out}"], "must be the folder of a sweep; it has no sweep.json"),
         (

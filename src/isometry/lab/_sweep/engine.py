@@ -52,7 +52,8 @@ class Engine:
             )
         if self.address is not None and self.engine != "ray":
             raise ValueError(
-                f"`address` must come with `--engine ray`; got only {self.address!r}."
+                f"`address` must come with `--engine ray`; got only {self.address!r}. "
+                f"Leave it out, or add `--engine ray`."
             )
 
     def at_a_time(self, runs: Plan) -> int:
