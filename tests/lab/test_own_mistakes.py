@@ -251,3 +251,7 @@ def test_the_way_on_after_an_interruption_names_trust(monkeypatch, tmp_path, cap
     file.write_text(f'task = "copying"\nmodels = ["{LAYER}"]\nlag = 3\n')
     assert main(["sweep", "--config", str(file), "--out", str(out)]) == 130
     assert f"sweep --resume {out} --trust\n" in capsys.readouterr().err
+    # before the plan is read, its classes are not known; the command has `--trust`
+    monkeypatch.setattr("isometry.lab._sweep.plan.read_plan", interrupted)
+    assert main(["sweep", "--resume", str(out), "--trust"]) == 130
+    assert f"sweep --resume {out} --trust\n" in capsys.readouterr().err

@@ -45,9 +45,11 @@ def main(options: argparse.Namespace) -> int:
     planned = functools.partial(_planned, out=typed_out, resume=resume, trust=trust)
 
     def again(runs: plan.Plan) -> str:
+        # there are no runs yet if the interruption came while they were planned
         own = any(":" in f"{c.task}{c.training.model}" for c in runs.values())
-        trust = ("--trust",) if own else ()
-        words = ("isometry", "sweep", "--resume", str(out), *trust)
+        words = ["isometry", "sweep", "--resume", str(out)]
+        if trust or own:
+            words.append("--trust")
         return f"Resume with: {shlex.join(words)}"
 
     return perform("sweep", values | {"out": out}, planned, again)
