@@ -235,6 +235,14 @@ def test_a_report_names_what_is_wrong(file, text, message, tmp_path):
     assert not (tmp_path / "report").exists()
 
 
+def test_a_foreign_entry_of_another_file_may_have_any_type(tmp_path):
+    """Only the summary has `seconds`; elsewhere the report used to refuse a string."""
+    run = fake_run(tmp_path / "run", steps=9)
+    for name in ("config.json", "environment.json"):
+        edit(run / name, seconds="many")
+    assert "<dd>many</dd>" in write_report([run], tmp_path / "report").read_text()
+
+
 def test_numbers_that_are_none_are_left_out(tmp_path):
     """Texts, infinities and integers beyond float64 are left out of a curve."""
     run = fake_run(tmp_path / "run", steps=9, status=None)

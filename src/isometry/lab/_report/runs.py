@@ -158,7 +158,7 @@ def _json(path: Path) -> dict[str, Any]:
         raise ValueError(  # noqa: TRY004 - about a file, not an argument's type
             f"`{path}` must hold a JSON object; got {type(content).__name__}. {_REMEDY}"
         )
-    for name, type_ in _ENTRY_TYPES.items():
+    for name, type_ in _ENTRY_TYPES[path.name].items():
         value, kind = content.get(name), FieldType((type_,))
         finite = not isinstance(value, int | float) or as_number(value) is not None
         if value is not None and not (finite and kind.takes(value)):
@@ -170,14 +170,22 @@ def _json(path: Path) -> dict[str, Any]:
 
 _REMEDY = "Remove the file or leave the run out."
 
-# The types of some entries of the files. We check them because another program or
+# The types of some entries of each file. We check them because another program or
 # person may have written the files.
-_ENTRY_TYPES: dict[str, type] = {
-    **dict.fromkeys(("task", "model", "command", "status"), str),
-    **dict.fromkeys(("hidden_size", "iterations", "seed", "steps", "parameters"), int),
-    "seconds": float,
-    "angles": list,
-    **dict.fromkeys(("task_options", "model_options", "scores", "versions"), dict),
+_ENTRY_TYPES: dict[str, dict[str, type]] = {
+    CONFIG: {
+        **dict.fromkeys(("task", "model", "command"), str),
+        **dict.fromkeys(("hidden_size", "iterations", "seed"), int),
+        **dict.fromkeys(("task_options", "model_options"), dict),
+    },
+    SUMMARY: {
+        "status": str,
+        **dict.fromkeys(("steps", "parameters"), int),
+        "seconds": float,
+        "angles": list,
+        "scores": dict,
+    },
+    ENVIRONMENT: {"versions": dict},
 }
 
 
