@@ -185,17 +185,21 @@ def test_a_config_that_is_none(tmp_path):
 @pytest.mark.errors
 @pytest.mark.parametrize("kind", [AttributeError, ValueError])
 @pytest.mark.parametrize("words", [["wrong:Task"], ["copying", "--model=wrong:Net"]])
-def test_a_mistake_in_a_module_keeps_its_traceback(words, kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_a_mistake_in_a_module_keeps_its_traceback(
+    command, words, kind, tmp_path, monkeypatch
+):
     """An error in the user's module keeps its traceback.
 
     The message alone does not say in which line of which class it was. An
-    AttributeError used to be taken for a class that the module does not have.
+    AttributeError used to be taken for a class that the module does not have. A sweep
+    used to print the message only.
     """
     code = f"raise {kind.__name__}('a line that went wrong')"
     (tmp_path / "wrong.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(kind, match="a line that went wrong") as caught:
-        main(["train", *words, "--out", str(tmp_path / "run")])
+        main([command, *words, "--out", str(tmp_path / "run")])
     assert caught.value.__notes__ == ["isometry: raised by the import of wrong"]
 
 

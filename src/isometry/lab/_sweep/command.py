@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._errors import RunError
+from isometry.lab._errors import RunError, needs_traceback
 from isometry.lab._options import add_fields, as_typed, make, option_of
 from isometry.lab._sweep import plan
 from isometry.lab._sweep.engine import Engine, sweep
@@ -69,7 +69,8 @@ def perform(
             `dry_run` if the runs must not be trained, the fields of `Engine`, and
             options for `planned`.
         planned: returns the runs that the other options ask for. If it raises a
-            `RunError`, `ValueError`, `TypeError` or `OSError`, the message is printed.
+            `RunError`, `ValueError`, `TypeError` or `OSError`, the message is printed,
+            unless the error is in the user's own code, which needs a traceback.
         again: returns a sentence that says how to resume these runs after an
             interruption.
 
@@ -91,6 +92,8 @@ def perform(
     except BrokenPipeError:
         raise
     except (RunError, ValueError, TypeError, OSError) as error:
+        if needs_traceback(error):
+            raise
         message = as_typed(str(error), options.keys() - {"task"})
         sys.stderr.write(f"isometry {command}: {message}\n")
         return 2
