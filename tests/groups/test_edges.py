@@ -330,8 +330,8 @@ def test_groups_without_closed_forms_compile(no_shape_hook, rng):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_logarithm_in_sp(backend, no_shape_hook, rng):
     """A compiled logarithm used to raise NameError: Dynamo printed NaN + NaN j."""
-    """It used to raise NameError: Dynamo printed the constant NaN + NaN j."""
     torch.compiler.reset()
     Q, P = Sp(2).random(2, 3, dtype=torch.complex128, generator=rng)
     assert_close(torch.compile(Sp(2).log, backend=backend)(Q, P), Sp(2).log(Q, P))
