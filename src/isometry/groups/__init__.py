@@ -9,6 +9,7 @@ from isometry.groups._maps import (
     Cayley,
     Exp,
     Householder,
+    MapLike,
     Pade,
     Polar,
 )
@@ -39,4 +40,5 @@ __all__ = [
     "Householder",
     "AbstractMap",
     "AbstractRetraction",
+    "MapLike",
 ]

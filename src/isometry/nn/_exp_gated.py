@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from isometry.groups._maps import MapLike
+from isometry.groups import MapLike
 from isometry.nn._as_torch import AbstractNamedRecurrent
 from isometry.nn._cell import FactoryOptions
 from isometry.nn._gated import GRU, LSTM, GatedCell, Gates

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from isometry._backend.nonlinearities import Sigma, complex_modrelu, modrelu
 from isometry._checks import check_flags
 from isometry._dtypes import PRECISIONS
-from isometry.groups import SO, AbstractGroup, U
-from isometry.groups._maps import MapLike
+from isometry.groups import SO, AbstractGroup, MapLike, U
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
 from isometry.nn._cell import FactoryOptions, Nonlinearity, State, check_choice
 from isometry.nn._recurrent import forget_factory_options

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from isometry._backend import TimeSteps
 from isometry._checks import check_flags
 from isometry._torch import autocast_off, needs_plain_operations
-from isometry.groups import SO
-from isometry.groups._maps import MapLike
+from isometry.groups import SO, MapLike
 from isometry.nn._as_torch import AbstractNamedCell
 from isometry.nn._cell import State
 from isometry.nn._scan import input_drive

@@ -23,8 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from isometry._declare import record
 from isometry._dtypes import in_float32_or_wider
 from isometry._typing import Layer
-from isometry.groups import AbstractManifold, Householder
-from isometry.groups._maps import MapLike
+from isometry.groups import AbstractManifold, Householder, MapLike
 from isometry.parametrizations._cache import count_step
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._holder import CoordinatesHolder

@@ -8,8 +8,7 @@ from torch import Tensor
 from isometry._declare import name_and_manifold
 from isometry._torch import outside_graphs
 from isometry._typing import Layer
-from isometry.groups import SO, AbstractManifold, O, Stiefel, U
-from isometry.groups._maps import MapLike
+from isometry.groups import SO, AbstractManifold, MapLike, O, Stiefel, U
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import Options, install
 from isometry.parametrizations._layout import layout_of, matrix_layout

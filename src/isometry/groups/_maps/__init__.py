@@ -9,8 +9,9 @@ from isometry.groups._maps.exponential import Exp
 from isometry.groups._maps.factors import QR, Householder, Polar
 from isometry.groups._maps.rational import Cayley, Pade
 
-#: a map, or its name
 MapLike = AbstractMap | str
+"""A map, or its name: what every argument accepts that takes a map."""
+
 #: a retraction, or its name
 RetractionLike = AbstractRetraction | str
 

@@ -22,10 +22,10 @@ LONG_STEP = 1.0
 class AbstractMap(ABC):
     """A map from free coordinates to matrices with orthonormal columns.
 
-    There are two kinds: `Householder` and `AbstractRetraction`. To write your own map,
-    subclass one of them. Subclasses are frozen dataclasses: hashable, and equal if
-    their classes and fields are equal. The attribute `maps` of a manifold lists the
-    classes that it accepts.
+    There are two kinds: `Householder`, and subclasses of `AbstractRetraction`. To write
+    your own map, subclass `AbstractRetraction`. All maps are frozen dataclasses:
+    hashable, and equal if their classes and fields are equal. The attribute `maps` of a
+    manifold lists the classes that it accepts.
     """
 
     #: name of the map in options, messages and checkpoints

@@ -248,7 +248,8 @@ def _gradient(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
         # transpose is contiguous.
         G = backend.multiply(G, B, transposed=True).mT
     gradient = products.backward(backend, W, plan.view(1), G[None])[0]
-    # it is a multiple of G, with the strides of G, if the matrix has no exponential
+    # Where the angles are too large for every plan, the gradient is `G * nan`, with the
+    # strides of G. C needs contiguous memory.
     return backend.skew_adjoint(gradient.contiguous())
 
 
