@@ -282,7 +282,7 @@ def _peer_map(value: MapLike) -> AbstractMap:
     phi = parse_map("exp" if value in ("expm", "matrix_exp") else value)
     # within its reach, `Exp(reach=...)` is the exponential too, but as an object it is
     # not equal to `Exp()`
-    if isinstance(phi, AbstractRetraction) and phi.is_exponential:
+    if phi is not None and phi.is_exponential:
         phi = Exp()
     if phi not in _TORCH_MAPS:
         raise ValueError(

@@ -32,6 +32,8 @@ class AbstractMap(ABC):
     name: str
     #: whether this map can parametrize a weight
     can_parametrize: bool = False
+    #: whether the map is the exponential itself, whose inverse is the logarithm
+    is_exponential: bool = False
 
 
 class AbstractRetraction(AbstractMap):
@@ -49,8 +51,6 @@ class AbstractRetraction(AbstractMap):
     is_equivariant: bool = True
     #: the lowest power of $A$ in which the map differs from the exponential
     order: float = 2.0
-    #: whether the map is the exponential itself, whose inverse is the logarithm
-    is_exponential: bool = False
     #: whether `step` returns a factor of $Q + E$, which is orthonormal up to rounding
     is_factor: bool = False
 

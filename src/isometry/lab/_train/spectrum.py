@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from isometry._orthonormal import unitarity_defect
-from isometry.groups import AbstractRetraction
 from isometry.lab.network import network_of
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._holder import constrained
@@ -71,7 +70,7 @@ def largest_angle(model: nn.Module) -> float | None:
         return None
     X, constraint = entry.coordinates.detach(), entry.constraint
     phi = constraint.retraction
-    if not (isinstance(phi, AbstractRetraction) and phi.is_exponential):
+    if not phi.is_exponential:
         return None
     theta = constraint.manifold.angles(constraint.layout.points(X))
     angle = math.nan if theta is None else float(theta.abs().max())
