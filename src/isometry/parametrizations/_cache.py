@@ -4,13 +4,14 @@ During training, a weight is computed once per autograd graph: every read return
 same tensor until its inputs change or a backward pass goes through it. Without
 gradients, it is computed once, and again only after a change.
 
-Each `CoordinatesHolder` has a `Memory`. It keeps a weight without a graph and, for each
-thread, a weight with a graph. Each is in an `Entry`, which can tell whether it is still
-valid. A read calls the property that `read_fast` makes. If no graph is needed and the
-entry without a graph is valid, the property returns its weight. Otherwise it calls
-`read_weight`, which looks for a valid entry. If there is none, `_compute` makes one. A
-weight with a graph is the output of a single node of autograd, `Shared`. A hook on this
-node drops the entry when a backward pass reaches the weight.
+Each `CoordinatesHolder` has a `Memory`. It keeps one weight without a graph and, for
+each thread, one weight with a graph. Each weight is in an `Entry`, which can tell
+whether the weight is still valid. A read calls the property that `read_fast` makes. If
+no graph is needed and the entry without a graph is valid, the property returns the
+weight of this entry. Otherwise the property calls `read_weight`, which looks for a
+valid entry. If there is none, `_compute` makes one. A weight with a graph is the output
+of a single autograd node, `Shared`. Inside a checkpointed region, the weight has its
+ordinary graph instead. A hook on the weight's node drops the entry in a backward pass.
 
 A weight's inputs are the coordinates and, if there is one, the base (or the phases, for
 products of reflections). Four tests find out whether something has changed:
@@ -20,17 +21,17 @@ products of reflections). Four tests find out whether something has changed:
 | `Entry.is_valid` | at a read that needs no graph | objects, contents |
 | `Entry.find` | at all other reads | objects, contents, versions, region |
 | `Memory.prepare` | before a weight is computed | inputs: objects, contents |
-| `_recompute` | if another backward pass needs the graph | inputs: contents |
+| `_recompute` | if a backward pass computes the graph again | inputs: contents |
 
 - Objects: the inputs and the constraint must be the same Python objects as before.
 - Contents: all bytes of the inputs and of the weight itself, because a write through
   `.data` or a numpy view leaves no other trace. Bytes are compared only on the CPU: on
   other devices the host would have to wait for the result. There, `_watch_contents`
-  compares version counters and addresses of the inputs instead. A weight is then
-  remembered only if it has a graph, and only while the graph or something else refers
-  to it.
+  compares version counters and addresses of the inputs instead. On these devices, a
+  weight is remembered only if it has a graph, and only while the graph or something
+  else refers to it.
 - Versions: torch's counters of writes to the inputs and to the weight.
-- Region: the part of a network that activation checkpointing runs twice, if any.
+- Region: the checkpointed part of a network in which the weight was read, if any.
 """
 
 import threading
@@ -197,8 +198,8 @@ class Entry:
         self._inputs = inputs
         self._X = inputs[0]
         self._constraint = constraint
-        # The buffer on which the weight depends, and where the constraint has it: in
-        # this dictionary, which is faster to read than attributes of the constraint.
+        # The buffer on which the weight depends, and the dictionary in which the
+        # constraint holds it. A dictionary is faster to read than a module's attribute.
         self._buffer = inputs[1] if len(inputs) > 1 else None
         self._buffers: dict[str, Tensor | None] = constraint._buffers
         self._depends_on = constraint.depends_on
@@ -259,9 +260,9 @@ class Memory:
         self.without_graph: Entry | None = None
         # its attribute `entry` is the entry with a graph of the current thread
         self.threads = threading.local()
-        # The inputs of the last weight, a check of the contents of all of them, and a
-        # check of the contents of the buffer. They are in one tuple, so that another
-        # thread never sees only some of them replaced.
+        # The inputs of the last weight, a check of the contents of all inputs, and a
+        # check of the contents of the buffer alone. These three are in one tuple, so
+        # that another thread never sees only some of them replaced.
         self._previous: tuple[Inputs, ContentsCheck, ContentsCheck]
         self._previous = (), _never_same, _never_same
         self._steps = _steps
@@ -275,8 +276,8 @@ class Memory:
         A base or phases that have left the manifold are repaired. For example,
         averaging models averages their bases, and the mean of orthogonal matrices is
         not orthogonal. Coordinates that look as if `nn.init` had filled them are
-        refused. This test takes time, and is skipped if an optimizer has taken a step
-        since the last weight was computed, because the step explains the change.
+        refused. The test for this takes time. It is skipped if an optimizer has taken a
+        step since the last weight was computed, because a step changes coordinates.
         """
         previous, same_inputs, same_buffer = self._previous
         same_objects = [*map(id, inputs)] == [*map(id, previous)]
@@ -327,9 +328,7 @@ class Shared(torch.autograd.Function):
         # thread-safe.
         graph = None if create_graph else vars(ctx).pop("graph", None)
         leaf, weight = graph or _recompute(ctx)
-        # The backward pass may run inside autocast, although torch advises against it.
-        # Most maps leave their backward pass to autograd, which would then multiply in
-        # half precision.
+        # if this runs inside autocast, autograd would multiply in half precision
         with autocast_off(G.device):
             (g,) = torch.autograd.grad(weight, leaf, G, create_graph=create_graph)
         return None, None, g
@@ -365,7 +364,7 @@ def _watch_contents(*tensors: Tensor) -> ContentsCheck:
 
 
 def _fingerprint(t: Tensor) -> tuple[object, ...]:
-    """Values that differ after torch has written to a tensor or replaced its memory."""
+    """Values that change when torch writes to a tensor or replaces its memory."""
     address = 0 if t.is_meta else t.data_ptr()
     # a fused optimizer does not increase the version, so include the number of steps
     steps = _steps if t.requires_grad else 0
@@ -380,7 +379,8 @@ def count_step(*_: Any) -> None:
 
 def _may_remember(inputs: Inputs) -> bool:
     """Whether a weight computed now may be used again later."""
-    # a weight with a tangent is valid only inside its level of forward mode
+    # Under a compiler or a transform, the weight is valid only there. In forward mode,
+    # it may have a tangent, which is valid only inside its level of forward mode.
     if torch.compiler.is_compiling() or transforms() or in_forward_mode():
         return False
     # Inside a backward pass, reentrant checkpointing runs a region again and consumes

@@ -18,16 +18,16 @@ _Map = TypeVar("_Map", bound=AbstractMap)
 
 # The column norms that `is_filled` recognizes: the gains of `nn.init.calculate_gain`
 # with the usual slope of leaky_relu, and the square roots of 3 and 4, for three or four
-# stacked orthogonal matrices, as in the gates of nn.GRU and nn.LSTM. A matrix with
-# other norms must not be recognized. For instance, the first step of Adam gives
-# coordinates of equal absolute value, whose columns can be orthogonal.
+# stacked orthogonal matrices, as in the gates of nn.GRU and nn.LSTM. Other norms must
+# not be recognized, because trained coordinates may have orthogonal columns too. For
+# instance, the first step of Adam gives coordinates of equal absolute value.
 _GAINS = (1.0, 5 / 3, 2**0.5, (2 / 1.0001) ** 0.5, 0.75, 3**0.5, 2.0)
 
 
 # No generated `__eq__` and `__repr__`: torch compares modules by identity, and prints
-# them with `extra_repr`. The generated `__init__` sets its fields before it calls
-# `__post_init__`, which calls `nn.Module.__init__`. So no field that it sets may be a
-# parameter, a buffer or a module; buffers are fields with `init=False`.
+# them with `extra_repr`. The generated `__init__` sets fields before it calls
+# `__post_init__`, which calls `nn.Module.__init__`. Before that, a module cannot hold
+# parameters, buffers or modules, so the fields for buffers have `init=False`.
 @dataclass(eq=False, repr=False)
 class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
     """Computes a weight on a manifold from coordinates, and coordinates from a weight.
@@ -73,13 +73,16 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Check the weight `W`, set the buffer to match, and return coordinates."""
+        """Check the weight `W`, set the buffer to match, and return its coordinates."""
         check_is_tensor(W, name="value")
         return self.start(self.checked_points(W))
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
-        """Set the buffer to match the points `Q`, unchecked; return coordinates."""
+        """Set the buffer to match the points `Q`, and return their coordinates.
+
+        `Q` is not checked.
+        """
 
     @abstractmethod
     def repair(self) -> None:
@@ -88,8 +91,8 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Check the constraint's buffer in a checkpoint, and correct it in place.
 
-        For example, a base that was saved in half precision is off its manifold. By
-        default nothing is done.
+        For example, a base that was saved in half precision is off its manifold. This
+        default implementation does nothing.
 
         Args:
             state: the checkpoint of a model.
@@ -119,9 +122,10 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
         M = X.flatten(1) if X.ndim > 1 else X[None]
         M = M.mH if M.shape[0] < M.shape[1] else M
         n, k = M.shape
-        # If `nn.init.orthogonal_` did not write X, the norms of the first two columns
-        # are almost never both equal to one of the gains, so test them first. A single
-        # column may have such a norm by chance, so it proves nothing.
+        # Test the norms of the first two columns before the defect, because this is
+        # fast. If `nn.init.orthogonal_` wrote X, both are equal to one of the gains;
+        # otherwise this is very unlikely. A single column may have such a norm by
+        # chance, and proves nothing.
         if k < 2:
             return False
         squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()
@@ -216,9 +220,9 @@ class AbstractConstraint(nn.Module, ABC, Generic[_Map]):
                     f"{got!r}. Load into a model constrained with that map, then "
                     f"assign its weight to this one."
                 )
-            # Replace the saved name with our own: if their lengths differ, torch would
-            # report that too. Do not take our name from the buffer `map`, which may be
-            # on the meta device, and would stay there with `assign=True`.
+            # Replace the saved name with our own, so that torch does not also report
+            # different lengths. Make new bytes: the buffer `map` may be on the meta
+            # device, and with `assign=True` it would stay there.
             state_dict[f"{prefix}map"] = self._map_bytes(saved_bytes.device)
         problem = self.repair_checkpoint(state_dict, prefix)
         if problem is not None:

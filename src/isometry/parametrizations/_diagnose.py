@@ -60,11 +60,11 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
 
     In $\mathfrak{u}(n)$, every pair of angles gives a singular value, and every angle
     gives one with itself. In $\mathfrak{so}(n)$ this holds too, except that an angle
-    gives none with its opposite. Other groups have fewer directions, and `condition` is
-    an upper bound. For exp, `condition` is finite while `border_distance` is positive.
-    It can grow without bound as `border_distance` goes to zero, where some changes of
-    the coordinates no longer change the weight. If the weight has a base,
-    `isometry.rebase` sets `condition` to 1.
+    gives none with its opposite. Other Lie algebras have fewer directions, so there
+    `condition` is only an upper bound. For exp, `condition` is finite while
+    `border_distance` is positive. It can grow without bound as `border_distance` goes
+    to zero, where some changes of the coordinates no longer change the weight. If the
+    weight has a base, `isometry.rebase` sets `condition` to 1.
 
     If the weight or its coordinates contain NaN or infinity, as after a training run
     that has diverged, the numbers are NaN or infinite.
@@ -78,8 +78,8 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
         A dictionary with one `Diagnosis` for each weight.
 
     Raises:
-        TypeError: if `module` is not a module; on the meta device and in
-            FakeTensorMode.
+        TypeError: if `module` is not a module, or if a weight has no numbers (on the
+            meta device or in FakeTensorMode).
 
     References:
         [LM19] section 3.3; [Hig08] theorem 3.11.
@@ -105,7 +105,7 @@ def _diagnosis(
     border_distance: float | None,
     condition: float | None,
 ) -> Diagnosis:
-    """The `Diagnosis` of a weight with the points `Q`, given its other numbers."""
+    """The `Diagnosis` of a weight with the points `Q`, the distance and condition."""
     is_square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
     errors = unitarity_defect(frames) / max(frames.shape[-1], 1) ** 0.5
@@ -170,8 +170,8 @@ def map_condition(
     if real:
         # Leave out the antidiagonal, which pairs each angle with its opposite. These
         # two angles belong to one plane, and in so(n) a plane has only one direction,
-        # its rotation, which is already on the diagonal. If n is odd, the middle angle
-        # is zero: it belongs to no plane, and has no direction.
+        # its rotation. The singular value of this direction is on the diagonal. If n is
+        # odd, the middle angle is zero: it belongs to no plane, and has no direction.
         keep = ~torch.eye(n, dtype=torch.bool, device=theta.device).flip(0)
     values = values.abs()
     largest = torch.where(keep, values, -math.inf).amax((-2, -1))

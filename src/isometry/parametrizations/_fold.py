@@ -62,7 +62,7 @@ def fold(module: Layer) -> Layer:
     return module
 
 
-# Not in inference mode: a parameter that was made there could not be trained later, and
+# Leave inference mode: a parameter that was made in it could not be trained later, and
 # no error would say so.
 @torch.inference_mode(mode=False)
 @torch.no_grad()

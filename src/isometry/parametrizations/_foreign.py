@@ -17,7 +17,7 @@ from isometry.groups._maps import MapLike, parse_map
 from isometry.parametrizations._constraint import rounding_bound
 from isometry.parametrizations._holder import Constrained, constrained
 
-# the maps that the other libraries can use; torch has one more than geotorch
+# the maps of geotorch, and of torch's `orthogonal`, which has one more
 _GEOTORCH_MAPS = (Exp(), Cayley())
 _TORCH_MAPS = (*_GEOTORCH_MAPS, Householder())
 _log = logging.getLogger("isometry")
@@ -146,7 +146,11 @@ def _prefix(entry: Constrained) -> str:
 def _maps_by_name(
     entries: list[Constrained], retraction: MapLike | Mapping[str, MapLike] | None
 ) -> Mapping[str, MapLike | None]:
-    """The argument `retraction` as a mapping, whose keys name constrained weights."""
+    """The argument `retraction` as a mapping from names of weights to maps.
+
+    Raises:
+        ValueError: if a name is not the name of a constrained weight.
+    """
     names = [entry.key for entry in entries]
     if not isinstance(retraction, Mapping):
         return dict.fromkeys(names, retraction)
@@ -196,9 +200,10 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
 def _peer_weight(
     state: dict[str, Tensor], prefix: str, entry: Constrained, choice: MapLike | None
 ) -> Tensor | None:
-    """The weight that torch or geotorch saved; None if it has no keys of theirs.
+    """The weight that torch or geotorch saved; None if `state` has no such weight.
 
-    The keys are popped from `state`. `choice` is the map that the user has named.
+    The keys of this weight are popped from `state`. `choice` is the map that the user
+    has named, or None.
     """
     if f"{prefix}0.map" in state or f"{prefix}original" not in state:
         return None

@@ -2,10 +2,10 @@
 
 For each parametrized weight, torch keeps a `ParametrizationList` in the module
 `parametrizations` of the weight's owner. Its parameter `original` is what an optimizer
-trains, and calling the list computes the weight. Ours is a `CoordinatesHolder`, called
-a holder for short: its `original` holds the coordinates, its first element is the
-constraint that computes the weight from them, and users may add parametrizations of
-their own after it. Tied weights share one holder.
+trains, and calling the list computes the weight. Our subclass of this list is
+`CoordinatesHolder`, called a holder for short: its `original` holds the coordinates,
+and its first element is the constraint that computes the weight from them. Users may
+add parametrizations of their own after the constraint. Tied weights share one holder.
 
 The holder computes the weight, or takes it from a cache. It also deals with everything
 else that may happen to a weight: an assignment (`right_inverse`), a function that
@@ -153,7 +153,7 @@ class CoordinatesHolder(ParametrizationList):
 
     @torch.no_grad()
     def _start_near(self, W: Tensor) -> Tensor:
-        """Start near `W`, or where `init` says, and return the coordinates."""
+        """Start nearest to `W`, or where `init` says, and return the coordinates."""
         constraint = self.constraint
         manifold = constraint.manifold
         points = constraint.layout.points(W)
@@ -193,8 +193,8 @@ class CoordinatesHolder(ParametrizationList):
                 f"{self.constraint.manifold}; the checkpoint is not. Build the model "
                 f"with the dtype (an `ExpRNN` with the `unitary`) that was saved."
             )
-            # Otherwise torch would still load the saved tensors, and drop the imaginary
-            # part of a complex one.
+            # Put our own tensors in place of the saved ones. In spite of the error,
+            # torch would load those, and drop the imaginary part of a complex one.
             state_dict.update(replacements)
         # Forget the remembered weights, which refer to the old tensors. With
         # `set_swap_module_params_on_conversion`, torch cannot swap a tensor to which
@@ -216,7 +216,8 @@ class CoordinatesHolder(ParametrizationList):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         constraint = self.constraint
-        # `fn` may change the dtype, as in `module.half()`: an example shows the new one
+        # `fn` may change the dtype, as in `module.half()`. To find the new dtype, call
+        # `fn` with an example.
         example = torch.empty(0, dtype=constraint.dtype, device=self.original.device)
         dtype = fn(example).dtype
         if dtype.is_complex != constraint.dtype.is_complex:
@@ -245,7 +246,7 @@ class CoordinatesHolder(ParametrizationList):
 def _equal(X: Tensor, Y: Tensor) -> bool:
     """Whether two tensors are equal after `nan_to_num`, which replaces NaN with 0.
 
-    After `to_empty`, the memory of a parameter may contain NaN.
+    After `to_empty`, a parameter may contain NaN, which is not equal to itself.
     """
     return torch.equal(X.nan_to_num(), Y.nan_to_num())
 
@@ -305,7 +306,7 @@ def constrained(
             times, because it is tied or because its module is used twice.
 
     Returns:
-        One entry for each weight, or for each name of a weight.
+        One entry for each weight; without `remove_duplicate`, one for each name.
 
     Raises:
         TypeError: if `module` is not a module.

@@ -39,8 +39,8 @@ from isometry.parametrizations._target import Target, check_place, tie
 from isometry.parametrizations._trivialization import Trivialization
 
 # The handles of the installed hooks: `_hooks` serve all constraints, `_moving_hooks`
-# only bases that move automatically. They are not remembered by `functools.cache`,
-# which Dynamo ignores with a warning.
+# only bases that move automatically. `_install_hooks` installs hooks if their list is
+# empty. It does not use `functools.cache`, which Dynamo ignores with a warning.
 _hooks: list[RemovableHandle] = []
 _moving_hooks: list[RemovableHandle] = []
 
@@ -56,8 +56,8 @@ class Options:
     rebase_radius: float | None
 
 
-# Not in inference mode: a weight whose coordinates and base were made there could not
-# be trained later, and no error would say so.
+# Leave inference mode: a weight whose coordinates and base were made in it could not be
+# trained later, and no error would say so.
 @torch.inference_mode(mode=False)
 def install(
     target: Target[Layer],
@@ -135,8 +135,9 @@ def _attach(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) ->
     # replace the values of the parameter and not the parameter itself, because an
     # optimizer may already hold it
     weight.data = X
-    # `ParametrizationList` calls `right_inverse` on its parameter, which here already
-    # holds coordinates. So start with `nn.Identity`, and insert the constraint later.
+    # The constructor would call `right_inverse` of the constraint on the parameter, but
+    # that already holds coordinates. So pass `nn.Identity`, and insert the constraint
+    # afterwards.
     holder = CoordinatesHolder([nn.Identity()], weight, unsafe=True)
     holder[0] = constraint
     holder.begin()

@@ -1,8 +1,8 @@
 """Layouts: how a weight of any shape is arranged as points of a manifold.
 
-Sharded coordinates (FSDP2, DTensor) are gathered first, because a map needs all their
-entries, and every process computes the whole weight. When coordinates are replaced,
-each process stores its own shard of the new coordinates.
+Sharded coordinates (FSDP2, DTensor) are gathered before a weight is computed, because a
+map needs all their entries. So every process computes the whole weight. When
+coordinates are replaced, each process stores its own shard of the new coordinates.
 """
 
 import math
@@ -96,8 +96,8 @@ def layout_of(
 ) -> Layout:
     """The layout that `constrain` uses for a weight: the first that fits the manifold.
 
-    If no layout fits, the first candidate is returned. `constrain` then raises, because
-    the points do not have the shape of the manifold.
+    If no layout fits, the first one that was tried is returned. `constrain` then
+    raises, because the points do not have the shape of the manifold.
     """
     plain = Layout(tuple(weight.shape))
     if len(manifold.shape) < 2 or weight.ndim < 2:
@@ -136,7 +136,10 @@ def sharded_like(value: Tensor, X: Tensor) -> Tensor:
 
 
 def replicated_like(value: Tensor, X: Tensor) -> Tensor:
-    """`value` itself, or if `X` is a DTensor, a DTensor with a copy in each process."""
+    """`value` itself, or if `X` is a DTensor, `value` as a replicated DTensor.
+
+    Each process must pass the same `value`.
+    """
     if not hasattr(X, "full_tensor"):
         return value
     from torch.distributed.tensor import DTensor, Replicate

@@ -3,9 +3,15 @@
 When a weight is parametrized, torch derives a new class from the class of the module,
 makes the weight a property of the new class, and gives this class to the module. We
 change the new class further, because torch's property alone leaves four problems:
-reading is slow, copies share the class, `reset_parameters` would write to the
-coordinates, and a recurrent module keeps a list of its weights. Our changes are in the
-new class only, so they disappear with it when the last parametrization is removed.
+
+- Reading the weight is slow.
+- Copies of the module share the class.
+- `reset_parameters` misses the weight: it writes to a temporary tensor, or to the
+  coordinates.
+- A recurrent module reads its weights from a list of its own, which is out of date.
+
+Our changes are in the new class only, so they disappear with it when the last
+parametrization is removed.
 """
 
 import functools
@@ -104,10 +110,10 @@ def _load_from_state_dict(
 ) -> None:
     """Takes the place of `_load_from_state_dict`: refuses a plain weight.
 
-    A constrained weight must be in the checkpoint as coordinates, even if
-    `strict=False`.
+    A constrained weight that is in the checkpoint must be there as coordinates, even
+    with `strict=False`.
     """
-    # torch passes a list to which it adds messages, and raises at the end
+    # after loading, torch raises an error with the messages in this list, if any
     errors: list[str] = args[-1]
     for name in holders_of(module):
         saved = f"{prefix}parametrizations.{name}.0.map"
@@ -145,9 +151,9 @@ def _keep_weights_fresh(module: nn.RNNBase) -> None:
     nn.RNN, nn.LSTM and nn.GRU keep a list of their weights, which they fill when a
     weight is assigned. A parametrized weight is computed at each access, so the list
     would hold an old tensor. Training would then change nothing (pytorch#65688) or
-    raise "backward a second time", or a deepcopy would raise. So the list becomes a
-    property that reads the weights at each access. During a forward pass, it returns
-    the weights that were read when the pass began.
+    raise "backward a second time", or a deepcopy would raise. So we make the list a
+    property that reads the weights at each access. During a forward pass, the property
+    returns the weights that were read when the pass began.
     """
     cls: Any = type(module)
     cls.forward = _read_once(cls.forward)

@@ -3,7 +3,8 @@
 The base never moves inside a forward pass, so a gradient always belongs to the function
 that was evaluated. If a base moves automatically, it moves after a step of the
 optimizer that trains its coordinates. Whether it moves depends only on the coordinates,
-the base and the number of steps, so processes decide alike if these agree.
+the base and the number of steps. If these are the same in all processes, the processes
+decide alike.
 """
 
 import inspect
@@ -63,9 +64,9 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     Args:
         module: the module; its submodules are visited too. Without a constrained
             weight, nothing happens.
-        optimizer: the optimizer that trains the coordinates. It can be left out before
-            its first step; later, its momentum would still belong to the old
-            coordinates.
+        optimizer: the optimizer that trains the coordinates. It can be left out only
+            before its first step: later, a momentum that is not adapted would still
+            belong to the old coordinates.
 
     Returns:
         The module.
@@ -102,7 +103,7 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
     elif optimizer is not None:
         state = optimizer.state.get(X, {})
     velocities = [state[key] for key in _VELOCITIES if _fits(state.get(key), X)]
-    # when a module is cast, the state of its optimizer keeps the old dtype
+    # if the module was cast, `X` has a new dtype, but the optimizer's state does not
     new_velocities = constraint.move_base(
         whole(X), [whole(v).to(X.dtype) for v in velocities]
     )

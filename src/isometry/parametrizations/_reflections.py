@@ -21,9 +21,9 @@ class Reflections(AbstractConstraint[Householder]):
     $H_1 \cdots H_k$, times the $k \times k$ matrix $D$. The phases $d$ are a buffer,
     and training does not change them. For a real weight, $D$ is constant, and the
     product of reflections reaches every point in the weight's connected component of
-    the manifold. For a complex weight the product does not, so the imaginary parts on
-    the diagonal of $X$ turn the phases. The reflections do not need these imaginary
-    parts: a complex multiple of $x_j$ has the same $H_j$.
+    the manifold. For a complex weight the product does not reach every point, so the
+    imaginary parts on the diagonal of $X$ turn the phases. The reflections do not need
+    these imaginary parts: a complex multiple of $x_j$ has the same $H_j$.
 
     The lengths of the columns of a real $X$ do not affect the weight, but they affect
     the gradient. So a learning rate that suits other maps may not suit this one.

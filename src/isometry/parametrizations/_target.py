@@ -86,8 +86,8 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
             f"{names}. Pass the layer that owns it (in a model, "
             f"`model.get_submodule(...)`), and its name there."
         )
-    # call this while no local variable refers to the parameter, because `places_of`
-    # counts references
+    # call `places_of` while no local variable refers to the parameter, because
+    # `places_of` counts references
     places = places_of(module, name)
     weight = cast("nn.Parameter", parameters[name])
     for owner, key in places:
@@ -138,8 +138,8 @@ def places_of(module: nn.Module, name: str) -> list[Place]:
     """
     parameters = parameters_of(module)
     # Searching all objects takes long in a large program. The search is not needed if
-    # the parameter has no more references than a new parameter has, or if `own` is the
-    # only dictionary that refers to it.
+    # the parameter has no more references than a new parameter has, or if `parameters`
+    # is the only dictionary that refers to it.
     example = {name: nn.Parameter()}
     if sys.getrefcount(parameters[name]) <= sys.getrefcount(example[name]):
         return [(module, name)]
@@ -147,7 +147,8 @@ def places_of(module: nn.Module, name: str) -> list[Place]:
     dictionaries = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
     tables = [(module, parameters)]
     if dictionaries != [id(parameters)]:
-        # a shallow copy of the module shares its `_parameters`, and does not count
+        # A shallow copy of `module` shares the dictionary `_parameters` with it. Leave
+        # out the copy, which does not hold the parameter a second time.
         tables += [
             (m, t) for m in _modules() if (t := parameters_of(m)) is not parameters
         ]
@@ -196,9 +197,10 @@ def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
 
 
 def check_place(module: nn.Module, name: str, parameter: Any) -> None:
-    """Raise if a module gets a parameter that holds coordinates of another module.
+    """Raise if a parameter that holds coordinates takes the place of a weight.
 
-    torch calls this whenever a parameter is registered.
+    torch calls this function whenever a parameter is registered. Under a new name,
+    coordinates are accepted.
     """
     # return early for almost all parameters, because the search of all modules is slow
     if not holds_coordinates(parameter) or isinstance(module, ParametrizationList):
@@ -231,6 +233,6 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
 
 def _modules() -> Iterator[nn.Module]:
     """All modules in this process."""
-    # Not `isinstance`, which reads an object's `__class__`. A proxy or a lazy import
-    # would then load the object that it stands for.
+    # `isinstance` would read an object's `__class__`, which makes a proxy or a lazy
+    # import load the object that it stands for
     return (o for o in gc.get_objects() if issubclass(type(o), nn.Module))

@@ -138,15 +138,15 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         Q = self.layout.points(base)
         defects = self.manifold.defect(Q)
         # A matrix that is not finite has no nearest point, and stays until the user
-        # loads a good checkpoint. Test whether the matrix is finite, and not its
-        # defect: on SO(n), a finite matrix of negative determinant has an infinite
+        # loads a good checkpoint. Test whether the matrix is finite, not whether its
+        # defect is: on SO(n), a finite matrix of negative determinant has an infinite
         # defect.
         is_finite = Q.isfinite().flatten(defects.ndim).all(-1)
         is_off = is_finite & (defects > self.manifold.tolerance(Q.dtype))
         if not is_off.any():
             return
         worst = float(defects[is_off].max())
-        # a smaller defect is no more than the rounding error of a narrower dtype
+        # do not log a smaller defect, which a cast from half precision explains
         if worst > rounding_bound(self.manifold, torch.bfloat16):
             _log.info(
                 "replaced a base with the nearest point of %s; its defect was %.1e",
