@@ -147,7 +147,7 @@ def check_batch(batch: tuple[int, ...]) -> None:
 
 
 def check_angles(theta: Tensor, rank: int | None) -> None:
-    """Raise unless the last axis of `theta` has `rank` angles; if None, any number."""
+    """Raise unless the last axis of `theta` has `rank` angles, or `rank` is None."""
     if rank is not None and tuple(theta.shape[-1:]) != (rank,):
         raise ValueError(
             f"`theta` must have shape (*batch, {rank}), with one angle for each plane "

@@ -24,8 +24,8 @@ _ATTRIBUTE = "_isometry_manifolds"
 # `_check_step` searches all of them, since torch does not say which modules an
 # optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
-# The handle of the hook `_check_step`; empty until the hook is installed. The hook is
-# not remembered by `functools.cache`, which Dynamo ignores with a warning.
+# The handle of the hook `_check_step`. `_guard_steps` installs the hook if this list is
+# empty. It does not use `functools.cache`, which Dynamo ignores with a warning.
 _guards: list[RemovableHandle] = []
 
 
@@ -236,7 +236,7 @@ def _guard_steps() -> None:
     Without this check, their steps would silently move the parameter off its manifold.
     """
     if not _guards:
-        # a compiled step must call the hook, not trace it
+        # have a compiled step call the hook instead of tracing it
         eager: Any = torch.compiler.disable
         _guards.append(register_optimizer_step_pre_hook(eager(_check_step)))
 

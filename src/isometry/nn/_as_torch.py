@@ -44,7 +44,7 @@ class AbstractNamedCell(AbstractCell):
 
     @abstractmethod
     def torch_biases(self, bias: Tensor) -> dict[str, Tensor]:
-        """The entries of `torch_weights` for the bias of this cell, `bias`."""
+        """The entries of `torch_weights` for `bias`, which is the bias of this cell."""
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
@@ -80,7 +80,8 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
 
     Attributes:
         bias: whether cells have a bias.
-        init: how the recurrent weights were initialized; the name of a user's function.
+        init: how the recurrent weights were initialized. In place of a user's function,
+            it is the name of the function.
         mode: the kind of cell, named in torch's manner, such as "LSTM" or "RNN_TANH".
         proj_size: always 0.
     """
@@ -91,8 +92,9 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
 
     def __post_init__(self, *factory: Any) -> None:
         super().__post_init__(*factory)
-        # Once the cells exist, `init` is only printed. A function would keep alive what
-        # it refers to, and a local one would prevent `torch.save` of a folded network.
+        # Once the cells exist, `init` is only printed, so keep only the name of a
+        # function. The function itself would keep alive what it refers to, and a local
+        # function would prevent `torch.save` of a folded network.
         if callable(self.init):
             self.init = getattr(self.init, "__name__", type(self.init).__name__)
 
@@ -136,7 +138,8 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
         for name, W in zip(list(twin.state_dict()), weights, strict=True):
             p = nn.Parameter(W.detach().clone(), requires_grad=W.requires_grad)
             setattr(twin, name, p)
-        # otherwise cuDNN would copy the weights to one block of memory at every call
+        # copy the weights to one block of memory now, otherwise cuDNN would do so at
+        # every call
         twin.flatten_parameters()
         return twin.train(self.training)
 

@@ -126,10 +126,10 @@ def _in_same_field(fn: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
 
 
 def _polish(Q: Tensor, manifold: AbstractManifold, before: torch.dtype) -> None:
-    """Remove the rounding errors of a point that was cast to a wider dtype.
+    """Remove the rounding errors of a point that was cast from `before` to its dtype.
 
     `Q` does not change if its dtype is not wider than `before`, if it is a fake tensor
-    or a wrapper, or if its defect is larger than rounding to `before` explains.
+    or a wrapper, or if its defect is too large for a point rounded to `before`.
     """
     wider = torch.finfo(Q.dtype).eps < torch.finfo(before).eps
     if not wider or is_fake(Q) or is_wrapper(Q):

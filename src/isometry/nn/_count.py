@@ -15,8 +15,9 @@ def count_parameters(module: nn.Module) -> int:
     A complex number counts as two. A constrained weight or declared parameter counts as
     the dimension of its manifold, $n(n-1)/2$ for an orthogonal and $n^2$ for a unitary
     matrix, however it is stored. Parameters that do not require a gradient do not
-    count, nor do numbers that a cell ignores, such as an upper triangle. The tables of
-    [LM19] count in this way, except in a few rows with misprints.
+    count, nor do numbers that a cell ignores, such as the upper triangle of the `X` of
+    a `ScoRNN`. The tables of [LM19] count in this way, except in a few rows with
+    misprints.
 
     Args:
         module: the model, with its output layer.

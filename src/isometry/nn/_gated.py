@@ -183,7 +183,7 @@ class GatedCell(AbstractNamedCell):
     ) -> tuple[Tensor, ...]:
         """Compute what torch's loop computes, with ordinary operations."""
         T, W, *biases = weights
-        # without `bias_hn`, torch's second bias is zero, so do not add it
+        # without `bias_hn`, the second of the `biases` is zero, so do not add it
         second = None if self.bias_hn is None else biases[1]
         u = input_drive(x, T, self.bias)
         states: list[State] = []

@@ -26,9 +26,10 @@ class AbstractRecurrent(nn.Module, ABC):
 
     It is called like `torch.nn.RNN`. Each network is a dataclass, whose fields are the
     arguments of its constructor. This class only declares the attributes that all
-    networks have, because their constructors, like torch's, have them in different
-    orders. The dataclasses have no `__eq__` and no `__repr__`: torch compares modules
-    by identity, and prints them with `extra_repr`.
+    networks have. It is not a dataclass itself, because the constructors of the
+    networks, like torch's, take these arguments in different orders. The dataclasses
+    have no `__eq__` and no `__repr__`: torch compares modules by identity, and prints
+    them with `extra_repr`.
 
     Attributes:
         input_size: number of features of the input.
@@ -153,8 +154,8 @@ class AbstractRecurrent(nn.Module, ABC):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
-        # raise here, before any tensor of this layer is loaded, and before a constraint
-        # reports that its own keys are missing
+        # Raise here if this is the state of a torch layer, before any tensor of this
+        # layer is loaded, and before a constraint reports that its keys are missing.
         if f"{prefix}weight_hh_l0" in state_dict:
             raise ValueError(
                 f"`state_dict` must be the state of another {type(self).__name__}; got "

@@ -26,8 +26,8 @@ from isometry._backend.nonlinearities import (
 from isometry._torch import autocast_off, is_batched_gradient, needs_plain_operations
 from isometry.nn._sequence import Pass
 
-# With at most this many classes, the gradient with respect to the input weight T is a
-# product with one-hot vectors, and with more classes it is computed by `index_add_`.
+# With at most this many classes, the gradient with respect to the input weight T is
+# computed as a product with one-hot vectors, and with more classes by `index_add_`.
 _FEW_CLASSES = 64
 
 

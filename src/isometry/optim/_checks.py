@@ -8,7 +8,8 @@ from isometry._declare import check_is_manifold, points
 from isometry._dtypes import HALF
 from isometry.groups import AbstractManifold
 
-# entries of the parameter groups of torch's RMSprop, Adam and AdamW that ours lack
+# options in the parameter groups of torch's RMSprop, Adam and AdamW that our optimizers
+# do not have
 _OTHER_RULES = ("centered", "decoupled_weight_decay")
 
 # options that must not be negative; `dampening` is not listed, since torch allows a

@@ -41,9 +41,9 @@ class Past(NamedTuple):
     def unused(self, name: str) -> dict[str, Tensor]:
         """A copy of a tangent vector that this step does not use, keyed by its name.
 
-        A rule returns it among the vectors of its update, so that it is transported. It
-        would otherwise be tangent at an old point when a later step uses it again. The
-        dictionary is empty if the state has no such vector.
+        A rule returns the copy among the vectors of its update, so that it is
+        transported. Otherwise the vector would be tangent at an old point when a later
+        step uses it again. The dictionary is empty if the state has no such vector.
         """
         return {name: self.state[name].clone()} if name in self.state else {}
 
@@ -310,8 +310,8 @@ def _part(X: Tensor, number: int) -> Sequence[Tensor]:
 def _all_finite(Q: Tensor, *state: Tensor) -> bool:
     """Whether the sum of all entries is finite.
 
-    Only one number is read from the device. The answer is also False if the sum of
-    finite numbers overflows, and for fake tensors, which have no values.
+    With a sum, only one number must be read from the device. The result is also False
+    if the sum of finite entries overflows, and for fake tensors, which have no values.
     """
     total = sum((X.sum() for X in state), Q.sum())
     return not is_fake(total) and bool(total.isfinite())

@@ -196,8 +196,8 @@ class AbstractLoopCell(AbstractComparatorCell):
                 # The last states may be a view of all states of the chunk. Keep only a
                 # copy, so that the memory of all these states can be freed at once.
                 h = checkpoint(states_of, *args, use_reentrant=False)[1].clone()
-            # The longest sequences come first in a batch, but end last. So in the
-            # reverse order, the parts in `ends` continue the batch.
+            # Sequences are sorted by length, the longest first. `ends` begins with the
+            # shortest sequences, so its parts follow `h` in reverse order.
             return None, (torch.cat([h, *ends[::-1]]),)
 
 

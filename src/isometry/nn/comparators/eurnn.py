@@ -37,8 +37,8 @@ from isometry.nn.comparators.cell import (
 Style = Literal["tunable", "fft"]
 
 # The largest numbers of consecutive layers whose product is computed as blocks. For 16
-# layers that pair neighbours, a block has 32 to 64 rows, and 32 columns more than rows.
-# For 4 layers with the pairs of a Fourier transform, a block is 16 x 16.
+# layers that pair neighbours, a block has 32 to 64 rows, and 32 more columns than rows.
+# For 4 layers with the pairs of a fast Fourier transform, a block is 16 x 16.
 _LAYERS_TOGETHER = 16
 _FFT_LAYERS_TOGETHER = 4
 
@@ -47,8 +47,10 @@ _FFT_LAYERS_TOGETHER = 4
 class RotationLayer:
     """A layer of rotations, each in the plane of two coordinates j and j + `distance`.
 
-    From coordinate `skip` on, runs of `distance` coordinates j alternate with runs of
-    their partners. They wrap around at the end, so that every coordinate has a partner.
+    The coordinates from `skip` on form runs of length `distance`. The first run is
+    paired with the second, the third with the fourth, and so on. With distance 2 and
+    skip 0, the pairs are (0, 2), (1, 3), (4, 6), (5, 7), ... With a skip, the last run
+    continues at coordinate 0, so that every coordinate has a partner.
     """
 
     distance: int
@@ -151,7 +153,7 @@ class Planes:
         shape: the shape of the angles. In the style "fft", a row has the angles of one
             layer. In the style "tunable", it has the angles of two layers, except for
             the last pair of the second layer, which wraps around and is not rotated.
-        unused: the number of pairs without an angle for each row: 0 or 1.
+        unused: the number of pairs, 0 or 1, for which a row of angles has no angle.
         layers: the layers, in the order in which they act.
         rotations: the product of all layers, as a sequence of block rotations.
     """
@@ -183,7 +185,10 @@ class Planes:
     def product(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> LinearFunction:
-        r"""A function that applies all rotations and phases $e^{i\omega}$ to rows."""
+        r"""A function that applies all rotations and phases $e^{i\omega}$ to states.
+
+        The states are rows: an array (rows, n).
+        """
         numbers = [len(rotation.layers) for rotation in self.rotations]
         factors = self._factors(theta, phi, omega).split(numbers)
         parts = zip(self.rotations, factors, strict=True)
@@ -212,8 +217,8 @@ class Planes:
         phases = torch.ones_like(theta)
         if phi is not None:
             phases = torch.polar(phases, pad(phi, (0, self.unused)).view(rows))
-        # Along axis 1 come first the coordinates j of all pairs and then their partners
-        # j + distance, as `RotationLayer.spread` expects.
+        # On axis 1, index 0 is for the coordinate j of each pair, and index 1 for its
+        # partner j + distance, as `RotationLayer.spread` expects.
         keeps = torch.stack((c, phases * c), 1)
         crosses = torch.stack((-phases * s, s), 1)
         by_layer = zip(self.layers, torch.stack((keeps, crosses), 1), strict=True)
@@ -249,8 +254,8 @@ def _modrelu(z: Tensor, b: Tensor) -> Tensor:
     """The authors' modReLU, which adds 0.01 to the modulus."""
     if not z.is_complex():
         return modrelu(z, b + _EPSILON)
-    # In the forward pass, `z.abs()` would take 1.5 to 2 times as long. `tiny` keeps the
-    # gradient finite at z = 0, where the gradient of the square root is infinite.
+    # In the forward pass, `z.abs()` would be slower than this square root. `tiny` keeps
+    # the gradient finite at z = 0, where the gradient of the square root is infinite.
     tiny = torch.finfo(z.real.dtype).tiny
     m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
     return z * (torch.relu(m + b) / m)
