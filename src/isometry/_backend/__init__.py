@@ -1,9 +1,10 @@
 """Two backends, one in torch and one in C; `backend_for` chooses between them.
 
 `Backend` computes with torch's operations, on any device. `NativeBackend` computes in
-C, for real numbers on the CPU; its results differ only by rounding. What torch computes
-faster than C, `NativeBackend` inherits from `Backend`. For small matrices, even a call
-of `backend_for` may take longer than C saves; `is_large` tells whether it is worth it.
+C, for real numbers on the CPU; its results differ only by rounding. Where torch is
+faster than C, it uses the methods that it inherits from `Backend`. For small matrices,
+even a call of `backend_for` may take longer than C saves; so some callers first ask
+`is_large`.
 
 The C library is optional: it comes with a wheel, or is built when it is first needed.
 Where it cannot be built or used, and with `ISOMETRY_NATIVE=0`, `Backend` computes

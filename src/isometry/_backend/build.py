@@ -36,8 +36,8 @@ _FLAGS = (
     "-fopenmp",
     "-shared",
     "-fPIC",
-    # let the compiler vectorize loops and fuse products with sums, but respect NaN and
-    # infinity
+    # these options let the compiler vectorize loops, and fuse products with sums; NaN
+    # and infinity still have their meaning
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=fast",
@@ -263,7 +263,7 @@ def _instructions() -> set[str]:
 def _processor() -> list[bytes]:
     """The lines of /proc/cpuinfo that identify the processor, each once.
 
-    They are part of the key, because machines with different processors may share a
+    The lines are part of `_key`, because machines with different processors may share a
     cache folder. Without /proc/cpuinfo, there is one line with the processor's name.
     """
     try:

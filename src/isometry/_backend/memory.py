@@ -6,13 +6,12 @@
 bit. Torch counts its own writes, but it does not see a write through `.data`, a numpy
 view or another process. The check reads every byte, so it finds these writes too.
 
-Getting fresh pages from the operating system is slow. Torch caches memory on
-accelerators, but not on the CPU.
-
-`recycled` returns an uninitialized tensor and, unless it is small or huge, remembers
-its storage. Once nothing else refers to the storage, a later call may use it again. A
-temporary tensor, which is needed only during one call, may also use a storage that is
-larger than the tensor.
+Getting fresh pages from the operating system is slow, and torch caches memory only on
+accelerators. So `recycled` reuses memory on the CPU. It returns an uninitialized tensor
+and, unless the tensor is small or huge, remembers its storage. Once nothing else refers
+to the storage, a later call of `recycled` may use it again. A temporary tensor, which
+its caller drops before returning, may also use a storage that is larger than the
+tensor.
 
 All threads share the storages in `_pool`. A call of `recycled` takes all of them out
 while it searches, so that no other call can find the same free storage. Another call
@@ -176,9 +175,9 @@ def recycled(shape: Sequence[int], like: Tensor, *, temporary: bool = False) -> 
     Args:
         shape: shape of the new tensor.
         like: gives the dtype and the device.
-        temporary: whether the caller drops the tensor before returning. Then the memory
-            may also be larger than the tensor. If all free memory is too small, it is
-            dropped, and new memory takes its place.
+        temporary: whether the caller drops the tensor before returning. If so, the
+            memory may also be larger than the tensor. And if every free storage is too
+            small, all free storages are dropped, and a new one takes their place.
     """
     size = math.prod(shape) * like.element_size()
     if not _SMALLEST <= size <= _MOST_BYTES or not _has_memory(like):

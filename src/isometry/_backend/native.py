@@ -148,8 +148,8 @@ class NativeBackend(Backend):
         table = polynomial_table(polynomial, self.dtype)
         n = W.shape[-1]
         w = self._slots(W, polynomial.products, n)
-        # C reads the transpose of G. If G is itself the transpose of a contiguous
-        # matrix, `contiguous` copies nothing.
+        # C expects the transpose of G in contiguous memory. If G is a transposed view
+        # of a contiguous matrix, `contiguous` copies nothing.
         Gt = G.mT.contiguous()
         g = self._pointer("G", Gt, n * n)
         X = torch.empty_like(Gt)

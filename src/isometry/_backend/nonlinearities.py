@@ -86,8 +86,9 @@ def _complex_modrelu_adjoint_(
     H, D = complex_rows(h), complex_rows(d)
     size = H.abs()
     unit = torch.where(size == 0, 0.0, H / size)
-    # m is |z|, computed as |h| - b. If |z| is tiny, it was lost to rounding when b was
-    # added, so m is set to at least eps |h|.
+    # m is |z|, computed as |h| - b. If |z| is tiny compared with b, its digits were
+    # lost when b was added, and the difference may be zero. So let m be at least
+    # eps |h|.
     m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
     # the derivative is 1 along h, and |h| / |z| in the orthogonal direction
     turned = D * unit.conj()

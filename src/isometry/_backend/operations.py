@@ -40,7 +40,7 @@ _TIME_STEPS_TOGETHER = 8
 
 @lru_cache
 def _pieces(n: int, terms: int) -> int:
-    """How many equal partial sums `power_sums` forms, for n rows of `terms` terms."""
+    """The number of partial sums in `power_sums`, for n rows of `terms` terms each."""
     divisors = (p for p in range(1, n) if n % p == 0)
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
@@ -238,11 +238,12 @@ class Backend:
 class StageTensors(NamedTuple):
     """The coefficients of one stage of a polynomial as tensors.
 
-    `identity` is the multiple of I in L. `factors` has two rows, the other coefficients
-    of L and of R. `final` has one row, the coefficients of the final combination F
-    without I; it is None except in the last stage. `transposed` has these rows as
-    columns, in the order in which `pull_back` stores the gradients: R, L, and F in the
-    last stage. If the stage is a square, `factors` and `transposed` contain only L.
+    `identity` is the multiple of I in L. `factors` has two rows: the coefficients of L
+    without I, and those of R. `final` has one row, the coefficients of the final
+    combination F without I; it is None except in the last stage. `transposed` has the
+    rows of `factors` and `final` as columns, in the order in which `pull_back` stores
+    the gradients: R, L, and F in the last stage. If the stage is a square, `factors`
+    and `transposed` contain only L.
     """
 
     identity: float

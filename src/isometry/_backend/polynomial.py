@@ -61,5 +61,8 @@ class Polynomial:
 
     @cached_property
     def products(self) -> int:
-        """The number of products, with A^2 and A^4; F reads equally many slots."""
+        """The number of products, including A^2 and A^4.
+
+        The number of slots is the same.
+        """
         return len(self.rows[-1]) - 1

@@ -37,7 +37,7 @@ class TimeSteps:
     @staticmethod
     def equal(length: int, batch: int) -> "TimeSteps":
         """The time steps of `batch` sequences that all have this length."""
-        # a graph does not call `_equal`, since Dynamo ignores and reports `lru_cache`
+        # a graph does not call `_equal`: Dynamo ignores `lru_cache`, with a warning
         if torch.compiler.is_compiling():
             return TimeSteps((batch,) * length)
         return _equal(length, batch)
@@ -119,8 +119,9 @@ class TimeSteps:
         sizes = [*self.sizes]
         if sizes != sorted(sizes, reverse=True) or min(sizes, default=0) < 0:
             raise ValueError(f"`sizes` must neither grow nor be negative; got {sizes}.")
-        # C arrays instead of tensors: a cached tensor would depend on the mode and the
-        # default device under which it was created
+        # C arrays instead of tensors: this property is cached, and a tensor would
+        # depend on the mode (such as inference mode) and on the default device that
+        # were active when it was created.
         arrays = [(ctypes.c_long * len(row))(*row) for row in (self.starts, sizes)]
         return arrays[0], arrays[1], len(sizes)
 
@@ -130,8 +131,8 @@ class Recurrence(NamedTuple):
 
     `W` is (n, n). `b` is the threshold of the nonlinearity, or None if it has none.
     `h0`, of shape (batch, n), holds the states before the first time step. `m`, of
-    shape (rows, n / 2), is memory for the moduli of smooth modReLU, and None for other
-    nonlinearities. The derivative of smooth modReLU is computed from them.
+    shape (rows, n / 2), is memory for the moduli from which the derivative of smooth
+    modReLU is computed, and None for other nonlinearities.
     """
 
     W: Tensor

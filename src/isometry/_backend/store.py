@@ -32,8 +32,8 @@ def open_folder() -> Path:
     """The cache folder, which is created if it does not exist.
 
     Raises:
-        BuildError: if `cache_folder` finds no place for it, if it cannot be created, or
-            if `check_trusted` refuses it.
+        BuildError: if `cache_folder` finds no place for the folder, if the folder
+            cannot be created, or if `check_trusted` refuses it.
     """
     folder = cache_folder()
     remedy = "Set XDG_CACHE_HOME to a folder of your own."
@@ -67,8 +67,8 @@ def check_trusted(path: Path) -> None:
     """Refuse a file or folder that somebody else could have written.
 
     Raises:
-        BuildError: if it is a symbolic link, belongs to another user, or is writable by
-            others.
+        BuildError: if `path` is a symbolic link, belongs to another user, or is
+            writable by others.
     """
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):

@@ -6,13 +6,13 @@
  * weight.
  *
  * Bytes are compared by a digest, which needs half the memory traffic of a comparison
- * with a copy. To compute it, LANES lanes share the work, and each has a state. Lane j
- * absorbs the blocks j, j + LANES, j + 2 LANES, ..., and at the end one more state,
- * which becomes the digest, absorbs the states of all lanes. Each step is injective in
- * the block and in the state, so a change of one block always changes the digest. The
- * probability that any other change leaves the digest unchanged is about 2^-128, or
- * 2^-64 on a processor without AES. One round of AES is weak, so an attacker could
- * construct a change that goes unnoticed, but there is no attacker here.
+ * with a copy. LANES lanes share the work, and each lane has a state. The state of lane
+ * j absorbs the blocks j, j + LANES, and so on. At the end, one more state absorbs the
+ * states of all lanes, and is the digest. Each step is injective in the block and in
+ * the state, so a change of one block always changes the digest. The probability that
+ * any other change leaves the digest unchanged is about 2^-128, or 2^-64 on a processor
+ * without AES. One round of AES is weak, so an attacker could construct a change that
+ * goes unnoticed, but there is no attacker here.
  *
  * ISOMETRY_MOST_AXES, the largest number of axes of a tensor that is watched, is defined
  * in constants.py, and the build passes it to the compiler. */
@@ -151,8 +151,8 @@ static void digest(const char *from, int64_t bytes, char *out)
         absorb(states, last, 1);
     }
     /* The states of the lanes are absorbed one by one. If pairs of states were combined
-     * first, a swap of the data of two paired lanes would go unnoticed without AES,
-     * because STEP(x, y) is then equal to STEP(y, x). */
+     * first, a swap of the data of two paired lanes would go unnoticed on a processor
+     * without AES, where STEP(x, y) is equal to STEP(y, x). */
     block all = {0};
     for (int j = 0; j < LANES; j++)
         all = STEP(all, states[j]);
@@ -215,8 +215,8 @@ static void *unchanged(void *self, void *nothing)
     return PyBool_FromLong(same);
 }
 
-/* Appends the record of a tensor, whose entries fill this many bytes of memory without
- * gaps, to the bytearray `memory`; false if out of memory. */
+/* Appends the record of a tensor to the bytearray `memory`; false if out of memory. The
+ * entries of the tensor fill `bytes` bytes without gaps. */
 static int append(void *memory, void *tensor, int64_t bytes)
 {
     struct watched now = {.tensor = (char *)tensor + offset};
@@ -262,8 +262,8 @@ static void *watch(void *self, void *arguments)
     return result;
 }
 
-/* Stores torch's functions in `torch_api`. Stores in `offset` at which byte of a Python
- * tensor its at::Tensor begins. Returns the builtin `watch`. */
+/* Stores torch's functions in `torch_api`, and in `offset` the number `where`: the
+ * offset in bytes of the at::Tensor in a Python tensor. Returns the builtin `watch`. */
 void *isometry_connect(const void *functions, long where)
 {
     static const struct method method = {"watch", watch, VARIABLE_ARGUMENTS, NULL};

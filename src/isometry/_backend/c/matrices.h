@@ -71,10 +71,10 @@ static void NAME(mirror)(REAL *C, long n, long i0, long i1)
     }
 }
 
-/* C = A A for symmetric or skew A: the lower part is computed, then mirrored. Each
- * panel of rows also contains some entries above the diagonal. They are overwritten,
- * too, so that C is exactly symmetric: a BLAS may compute the entries (i, j) and (j, i)
- * by sums in different orders. */
+/* C = A A for symmetric or skew A: the lower part is computed, then mirrored. The BLAS
+ * also computes some entries above the diagonal, in each panel of rows. The mirror
+ * images replace these entries, too, so that C is exactly symmetric: a BLAS may compute
+ * the entries (i, j) and (j, i) by sums in different orders. */
 void NAME(square)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long batch, long n)
 {
     const long panels = PANELS(n);

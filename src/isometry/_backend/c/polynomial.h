@@ -219,9 +219,9 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         const long k = powers + s, is_last = s == stages - 1;
         const long is_square = (squares >> s) & 1;
         const REAL *l = NAME(numbers)(table, powers, s), *r = l + k + 1;
-        /* G is the transposed gradient with respect to the product of stage s. For the
-         * last product, which is added to the result, it is Gt. For another product,
-         * which is in slot k, it is in g. */
+        /* G is the transposed gradient with respect to the product of stage s. The last
+         * product is a term of p(A), so its G is Gt. Any other product is in slot k, so
+         * its G is matrix k of g. */
         const REAL *G = is_last ? Gt : g + k * m;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
         const NAME(combined_t) combined[] = {{l + 1, gL}, {r, gR}, {final, Gt}};

@@ -18,7 +18,7 @@ typedef struct {
     /* how many time steps there are, how many numbers a state has, the nonlinearity
      * (one of ISOMETRY_TANH and so on), and how many threads there are */
     long length, n, sigma, threads;
-    /* for smooth modReLU */
+    /* the epsilon of smooth modReLU; other nonlinearities do not read it */
     double epsilon;
 } NAME(recurrence_t);
 
@@ -61,10 +61,10 @@ typedef struct {
     REAL k, inverse;
 } NAME(scale_t);
 
-/* The scale k for which (k x)^2 + (k y)^2 does not overflow. If both |x| and |y| are below
- * `enlarge_below`, k is larger than 1. With SQUARES_FROM, which scan.c explains, the sum
- * loses no digits when subnormal numbers are replaced with zero. Compilers vectorize this
- * code, but not hypot. */
+/* A scale k for which (k x)^2 + (k y)^2 does not overflow. If both |x| and |y| are
+ * below `enlarge_below`, k is larger than 1. If `enlarge_below` is SQUARES_FROM, which
+ * scan.c explains, the sum loses no digits when subnormal numbers are replaced with
+ * zero. Compilers vectorize this code, but not hypot. */
 static inline NAME(scale_t) NAME(scale)(REAL x, REAL y, REAL enlarge_below)
 {
     const REAL size = MAX(FABS(x), FABS(y));
@@ -174,8 +174,9 @@ static void NAME(activate_adjoint)(const NAME(recurrence_t) *r, REAL *D, const R
                 /* k |h| */
                 const REAL kh = SQRT(x * x + y * y), inverse = kh == 0 ? 0 : 1 / kh;
                 const REAL cosine = x * inverse, sine = y * inverse;
-                /* k |z|, computed as k (|h| - b). If |z| is tiny, it was lost to rounding
-                 * when b was added, so kz is at least EPSILON k |h|. */
+                /* k |z|, computed as k (|h| - b). If |z| is tiny compared with b, its
+                 * digits were lost when b was added, and the difference may be zero. So
+                 * let kz be at least EPSILON k |h|. */
                 const REAL kz = MAX(kh - k * b[i], EPSILON * kh);
                 /* the derivative is 1 along h, and |h| / |z| orthogonally to h */
                 const REAL along = cosine * d[2 * i] + sine * d[2 * i + 1];
