@@ -22,8 +22,8 @@ def cayley(A: Square) -> Square:
     directions onto skew matrices. Rounding $A$ changes the result by up to about
     $\varepsilon \lVert A \rVert$: the error grows in proportion to the norm, and so
     does the defect $\lVert Q^H Q - I \rVert$. If an entry of a matrix is not finite, or
-    the sum of its entries overflows, its result is NaN; the other matrices of the batch
-    are not affected.
+    the sum of its entries overflows, the result for this matrix is NaN; the other
+    matrices of the batch are not affected.
 
     Cost: one inverse. The derivative along $E$ is $\frac14 (Q + I) E (Q + I)$, so the
     backward pass takes two products and no factorization.
@@ -88,8 +88,8 @@ def cayley_inverse(Q: Square) -> Square:
     inverse, info = torch.linalg.inv_ex(X + eye)
     A = 2 * eye - 4 * inverse
     # An eigenvalue of Q at a small distance from -1 becomes an eigenvalue of A of size
-    # 4 / distance. The norm is taken before A is made skew. Near the eigenvalue -1,
-    # rounding gives A a huge Hermitian part, which (A - A^H) / 2 would remove.
+    # 4 / distance. The norm is taken before A is made skew: near the eigenvalue -1,
+    # rounding gives A a huge Hermitian part, which (A - A^H) / 2 would hide.
     distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
     # if LAPACK finds that X + I is singular, `inverse` is meaningless, so the distance
     # is set to 0
@@ -106,7 +106,7 @@ def cayley_inverse(Q: Square) -> Square:
 def _refuse_eigenvalue_minus_one(
     near: Tensor, distance: Tensor, bound: float, *, dtype: torch.dtype
 ) -> None:
-    """Raise if `near` is True for a matrix; if values cannot be read, do nothing."""
+    """Raise if `near` is True for any matrix; if values cannot be read, do nothing."""
     if torch.compiler.is_compiling():
         return
     try:

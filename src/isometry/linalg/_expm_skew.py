@@ -37,11 +37,12 @@ def expm_skew(
     | 1.7 | | 4 | 5 |
     | 3.68 | 0.875 | 4 | 6 |
 
-    Beyond the last row, each doubling of the angle adds a squaring. It costs 1 product
-    for the value and 2 for the gradient, or 3 from the second squaring on. With three
-    squarings or more, the value is orthogonalized at the end and after every eighth
-    squaring, by 2 products each time. Finding a bound on the angle may cost up to two
-    more products, and device synchronizations; `norm_bound` saves both.
+    Beyond the last row, each doubling of the angle adds a squaring. For the value, each
+    squaring costs 1 product. For the gradient, the first squaring costs 2 products, and
+    each further one 3. With three squarings or more, the value is orthogonalized at the
+    end and after every eighth squaring, by 2 products each time. Finding a bound on the
+    angle may cost up to two more products, and device synchronizations; `norm_bound`
+    saves both.
 
     A matrix with NaN or infinity, or with an angle above about 1/eps (where rounding
     `A` alone rotates the result by a radian), gives NaN; the other matrices of the

@@ -55,8 +55,8 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         )
     X = in_float32_or_wider(V)
     if n > 0:
-        # Divide each column by its largest entry, so that its square neither overflows
-        # nor underflows. Q does not depend on the lengths of the columns.
+        # Divide each column by its largest entry, so that its squared length neither
+        # overflows nor underflows. Q does not depend on the lengths of the columns.
         X = over_largest_entry(X, dim=-2)
     with autocast_off(X.device):
         half = identity(X) / 2
@@ -85,9 +85,9 @@ def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
        v_j = x_j + \operatorname{sgn}(x_{jj}) \lVert x_j \rVert\, e_j, \quad
        \phi_j = -\operatorname{sgn}(x_{jj}), \quad \operatorname{sgn}(0) = 1, $$
 
-    where $x_j$ is column $j$ of $H_{j-1} \cdots H_1 Q$ with zeros above row $j$. Each
-    $x_j$ is a unit vector, and nothing cancels in $v_j$, whose length is between
-    $\sqrt2$ and 2. So every $Q$ with orthonormal columns is a product of $k$
+    where $x_j$ is column $j$ of $H_{j-1} \cdots H_1 Q$, with all entries above row $j$
+    set to zero. Each $x_j$ is a unit vector, and nothing cancels in $v_j$, whose length
+    is between $\sqrt2$ and 2. So every $Q$ with orthonormal columns is a product of $k$
     reflections with phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`,
     up to rounding.
 

@@ -51,12 +51,12 @@ def logm_unitary(Q: Square) -> Square:
     Eigenvalues -1 of a real matrix come in pairs, and each pair is a rotation by $\pi$
     in a plane of the eigenspace; the plane and the direction are arbitrary. The error
     $\lVert \exp(A) - Q \rVert_F$ is 10 to 30 $\sqrt{n}\, \varepsilon$ for every
-    spectrum. The error of $A$ is small relative to $A$ if $Q$ is near $I$, and
-    $1/\delta$ times larger if an angle is $\delta$ below $\pi$. `Q` is not projected. A
-    defect $\lVert Q^H Q - I \rVert_F$ of up to $10\, n \max(4, \sqrt n)\,
-    \varepsilon$ is accepted, and adds to the error of the result; the results of
-    torch's own functions are within this bound. A matrix with a larger defect is
-    refused.
+    spectrum. The error of $A$ is small relative to $A$ if $Q$ is near $I$. It may be
+    about $1/\delta$ times larger if two angles differ by $2\pi - \delta$. `Q` is not
+    projected. A defect $\lVert Q^H Q - I \rVert_F$ of up to
+    $10\, n \max(4, \sqrt n)\, \varepsilon$ is accepted, and adds to the error of the
+    result; the results of torch's own functions are within this bound. A matrix with a
+    larger defect is refused.
 
     The gradient is tangent: $g = Q \Gamma$ with $\Gamma$ skew. So
     $\langle g, dQ \rangle$ is correct for tangent $dQ = Q \Omega$, with $\Omega$ skew,
@@ -157,7 +157,7 @@ class Dlogm(Implicit):
         Psi = torch.exp(0.5j * gap) / torch.sinc(gap / (2 * math.pi))
         W = V @ (Psi * (V.mH @ E.to(V.dtype) @ V)) @ V.mH
         W = W if A.is_complex() else W.real
-        # the Hermitian part of E adds a Hermitian matrix to W, which this line drops
+        # the Hermitian part of E has added a Hermitian matrix to W, which is dropped
         return torch.where(finite, (W - W.mH) / 2, math.nan)
 
     @staticmethod
@@ -188,8 +188,8 @@ def _dexpm(A: Tensor, W: Tensor) -> Tensor:
 def _d2expm(A: Tensor, W: Tensor, dA: Tensor) -> Tensor:
     """The derivative of `_dexpm` with respect to `A`, along `dA`."""
     # The upper right block of exp([[A, E], [0, A]]) is the derivative of exp along E.
-    # Applying this twice gives the second derivative. Nested forward mode would be
-    # wrong in torch 2.13.
+    # Applying this twice gives the second derivative. (Nested forward mode would be
+    # another way to get it, but gives wrong results in torch 2.13.)
     zero = torch.zeros_like(A)
     doubled = torch.linalg.matrix_exp(_upper(_upper(A, W), _upper(dA, zero)))
     Q, L_W, L_dA, L_both = doubled[..., : A.shape[-1], :].chunk(4, -1)
@@ -255,8 +255,8 @@ def _quarter_turn(S: Tensor, _basis: Tensor) -> Tensor:
     The eigenvalues of $-iS$ are the sines of the angles. On the vectors that $S$ maps
     to zero, up to rounding, $J$ is not unique, and any choice is correct.
 
-    If $S$ is real, so is $J$: a quarter turn in each plane of `rotation_planes`. Then
-    $S$ must have an even number of rows.
+    If $S$ is real, it must have an even number of rows, and $J$ is real, too: a quarter
+    turn in each plane of `rotation_planes`.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():

@@ -38,8 +38,8 @@ def krylov_norm(A: Tensor, start: Tensor) -> Tensor:
     for _ in range(min(_KRYLOV, n) - 1):
         v = A @ v
         # Orthogonalize twice. If the Krylov space is exhausted, as for an A of low
-        # rank, the first pass leaves only rounding errors. We notice this because the
-        # second pass then shortens the vector by more than half, and append zeros to V.
+        # rank, the first pass leaves only rounding errors. The second pass then
+        # shortens the vector by more than half. In that case, append zeros to V.
         once = v - V @ (V.mH @ v)
         v = once - V @ (V.mH @ once)
         first, size = (

@@ -103,7 +103,7 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
     $$ A = \log Q + V \operatorname{diag}(i (x - \theta)) V^H, \qquad
        r_m(A) = Q. $$
 
-    From degree 2 on, $\varphi$ reaches $\pi$ at a finite $x$, where its slope is at
+    From degree 2 on, $\varphi$ reaches $\pi$ at a finite $x$, where $\varphi'$ is at
     least 2/3. This $x$ is $\sqrt{12}$ for degree 2, $\sqrt{10}$ for degree 3, and
     within 0.001 of $\pi$ for higher degrees. So every unitary $Q$ is reached, and every
     orthogonal $Q$ with determinant 1. Degree 1 is `cayley_inverse`, which refuses the
@@ -238,8 +238,8 @@ def _coefficients(degree: int) -> list[float]:
 def _approximant(A: Tensor, degree: int, squares: Sequence[Tensor] = ()) -> Tensor:
     """r_m(A); `squares` may hold the first few of A^2, A^4, ..., if they are known.
 
-    With U the odd and V the even part of q(-A), r = (V - U)^-1 (V + U). It is computed
-    as I + 2 (V - U)^-1 U, so that no digits are lost if A is small.
+    With U the odd and V the even part of q_m(-A), r_m(A) = (V - U)^-1 (V + U). This is
+    computed as I + 2 (V - U)^-1 U, so that no digits are lost if A is small.
     """
     b = _coefficients(degree)
     eye = identity(A)

@@ -33,8 +33,8 @@ def polar(X: Matrix) -> Matrix:
     not have full rank, then $Q$ is one of many nearest matrices and has no derivative:
     the gradient is NaN, infinite or huge. Forward and reverse mode can be nested, but
     not forward mode in forward mode. If an entry of a matrix is not finite, or the sum
-    of its entries overflows, its result is NaN; the other matrices of the batch are not
-    affected.
+    of its entries overflows, the result for this matrix is NaN; the other matrices of
+    the batch are not affected.
 
     Cost: one thin singular value decomposition. The backward pass takes seven products,
     or 13 if `X` is not square.

@@ -21,7 +21,7 @@ def skew(X: Square) -> Square:
        \;(+\; i \operatorname{diag}(\operatorname{Re} x_{jj})
        \text{ if } X \text{ is complex}). $$
 
-    The map is linear over the real numbers, and its image is the whole Lie algebra. The
+    The map is linear over the real numbers, and every skew matrix is a value of it. The
     entries of `X` that do not occur in the formula have no effect, and their gradient
     is zero. Cost: no products.
 

@@ -22,7 +22,7 @@ def scaled_and_squared(
 ) -> Tensor:
     r"""$f(2^{-s} M)^{2^s}$ with the smallest $s$ that brings the norm down to `theta`.
 
-    The largest $s$ of the batch is read from the device.
+    Each matrix has its own $s$. The largest $s$ of the batch is read from the device.
 
     Args:
         function: $f$. Its arguments are the scaled powers of $M$, in the order of

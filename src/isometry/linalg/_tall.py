@@ -117,7 +117,10 @@ def tall_map(
 
 
 def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Omega and X_perp; if B is None, X_perp lacks its first k rows, which are zero."""
+    """The matrices Omega and X_perp of `expm_tall`.
+
+    If B is None, the first k rows of X_perp are zero, and the result leaves them out.
+    """
     k = X.shape[-1]
     along = X[..., :k, :] if B is None else B.mH @ X
     X_perp = X[..., k:, :] if B is None else X - B @ along

@@ -57,9 +57,9 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
     """
     s2, s3, s4 = sums
     largest = s2**0.5
-    # `_extremes` needs a finite s4 > 0 and s3 != 0. Otherwise the upper bound comes
-    # from s2 alone. s3 and s4 may overflow or underflow, and s3 may be zero if the
-    # matrix is not skew, for example if it is a cyclic permutation.
+    # `_extremes` needs a finite s4 > 0 and s3 != 0. Otherwise the lower bound is 0, and
+    # the upper bound comes from s2 alone. s3 and s4 may overflow or underflow, and s3
+    # may be zero if the matrix is not skew, for example if it is a cyclic permutation.
     if isinstance(s2, float):
         sound = 0 < s4 < math.inf and s3 != 0
         lower, upper = _extremes(s2, abs(s3), s4) if sound else (0.0, largest)

@@ -5,8 +5,8 @@ No single mechanism of torch supports double backward, forward mode, `vmap` and
 in the matrix. So a compiler cannot trace an autograd function that chooses the plan. A
 compiler need not trace a custom operator, but an operator drops the tangents of forward
 mode. So this file has both autograd functions and operators. Functions such as
-`exponential` call autograd functions, and their decorator `traced_as` has operators
-called instead where a compiler records a graph.
+`exponential` call autograd functions. Where a compiler records a graph, their decorator
+`traced_as` calls an operator instead.
 """
 
 import math
@@ -40,7 +40,7 @@ def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
     if not transforms():
         return EagerExponential.apply(A, norm_bound)
     # in nested forward mode, an autograd function would lose a tangent, while `frechet`
-    # consists of ordinary operations
+    # computes its results with ordinary operations
     if nested_forward_mode():
         return frechet(A, torch.zeros_like(A))[0]
     return Exponential.apply(A, norm_bound)[0]
@@ -114,16 +114,19 @@ def _by_longest_plan(A: Tensor, E: Tensor, plans: Tensor, longest: Tensor) -> Pa
     for k in range(1, squarings + 1):
         pair = _times(pair, pair)
         if k % products.MANY_SQUARINGS == 0:
-            # A Newton-Schulz step multiplies by H. H is treated as a constant: with its
-            # derivative, the result would be tangent to the unitary group, which is
-            # wrong if E is not skew.
+            # A Newton-Schulz step multiplies by H. H is treated as a constant. If H
+            # were differentiated, pair[1] would become tangent to the unitary group,
+            # which is wrong if E is not skew.
             H = identity(A) + defect(pair[0].detach()) / 2
             pair = (pair[0] @ H, pair[1] @ H)
     return pair
 
 
 def _push_forward(scheme: Scheme, A: Tensor, E: Tensor, squarings: int) -> Pair:
-    """p(A / 2^squarings) and its derivative along E, by differentiable operations."""
+    """p(A / 2^squarings), with the scheme's polynomial p, and its derivative along E.
+
+    Both can be differentiated again.
+    """
     unit = scheme.theta * 2.0**squarings
     first = (A / unit, E / unit)
     second = _times(first, first)
@@ -208,8 +211,8 @@ class Exponential(torch.autograd.Function):
 class EagerExponential(Exponential):
     """A -> exp(A) with one output, for use when no torch.func transform is active.
 
-    The inherited `setup_context` is replaced with torch's default, so torch does not
-    inspect the signature at every call.
+    The inherited `setup_context` is replaced with torch's default. Otherwise torch
+    would inspect the signature of `forward` at every call.
     """
 
     setup_context = staticmethod(torch.autograd.Function.setup_context)

@@ -1,4 +1,4 @@
-r"""The exponential of a batch of skew matrices and its pull-back, in matrix products.
+r"""The exponential of a batch of skew matrices, and its pull-back, by matrix products.
 
 Each matrix gets a plan: a polynomial $p$ and a number $s$ of squarings in
 $\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
@@ -100,7 +100,8 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     # on an accelerator, the sharper bound would make the host wait a second time
     if not W.is_cpu:
         return plan
-    # a sharper bound costs one product, and may allow a plan with fewer products
+    # A sharper bound costs one product, and may allow a plan with fewer products. It is
+    # computed only if the lower bound allows such a plan.
     if isinstance(plan, int):
         if costs[_plan_for(lower, dtype)] < costs[plan]:
             plan = min(plan, _sharper_plan(backend, W[2:4]))
@@ -234,7 +235,7 @@ def _orthogonalized(S: Tensor) -> Tensor:
     """S after a Newton-Schulz step on Q = I + S.
 
     The step removes the defect, which every squaring doubles. It replaces Q with
-    Q + Q D / 2, where D = I - Q^H Q = -(S + S^H + S^H S).
+    Q + Q D, where D = (I - Q^H Q) / 2 = -(S + S^H + S^H S) / 2.
     """
     # The sum below needs a copy instead of `S.mH`, for the reason given in
     # `_add_adjoint` of _backend/operations.py.

@@ -21,7 +21,8 @@ import torch
 from isometry._backend.polynomial import Polynomial, Row
 
 
-# Like polynomials, schemes are arguments of cached functions and compared by identity.
+# Schemes are arguments of cached functions. They are compared by identity, for the same
+# reason as a `Polynomial`: hashing all coefficients at every call would take time.
 @dataclass(frozen=True, eq=False)
 class Scheme:
     r"""A polynomial for angles up to `theta`, in the variable $x = A / \theta$.
@@ -30,7 +31,7 @@ class Scheme:
     $(I, x, x^2, x^4, P_3, \ldots)$, or of these matrices without $x^4$. The rows are
     $L_3, R_3, L_4, R_4, \ldots$, and the final combination comes last. No $R_j$
     contains a multiple of $I$, so every product is zero if $A$ is zero. In the final
-    combination, $I$ has the coefficient 1, so nothing cancels in $p(A)$ near $A = 0$.
+    combination, $I$ has the coefficient 1. So $p(0) = I$ without any cancellation.
     docs/theory/expm_skew.md has the error of each scheme.
 
     A scheme is not a `Polynomial`, because a backend evaluates polynomials of $A$, not
