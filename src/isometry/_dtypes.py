@@ -21,10 +21,10 @@ class Precision(NamedTuple):
         c_type: the C type of a number.
         gemm: the name of the BLAS function that multiplies matrices.
         pade_degree: the degree of the Pade approximant of the exponential [AMH09a].
-        taylor_blocks: a quarter of the degree of the Taylor polynomial in `expm_tall`,
-            which is used up to norm 1.3. There, the error of its derivative is about
-            1.3^degree / degree!, which is below eps / 2: 5e-8 at degree 12, 8e-17 at
-            degree 20.
+        taylor_blocks: a quarter of the degree of the Taylor polynomial in `expm_tall`.
+            The polynomial is used if the spectral radius is at most 1.3. There, the
+            error of its derivative is about 1.3^degree / degree!, which is below
+            eps / 2: 5e-8 at degree 12, 8e-17 at degree 20.
         taylor_angles: the largest angles at which the Taylor polynomials of degree 4
             and of degree 6 equal the exponential up to an error of about eps. Their
             remainders are theta^5 / 5! and theta^7 / 7!.

@@ -1,8 +1,9 @@
 """Custom operators for computations that depend on the numbers in a tensor.
 
-A compiler records a graph before the numbers are known, and tensors on the meta device
-or in FakeTensorMode have no numbers at all. So the graph contains a custom operator,
-which reads the numbers when the graph runs.
+A compiler records a graph before the numbers are known. So such a computation is a
+custom operator in the graph, and the operator reads the numbers when the graph runs.
+Tensors on the meta device and in FakeTensorMode have no numbers at all. For them, the
+operator returns empty tensors of the right shapes.
 """
 
 import functools
@@ -20,21 +21,23 @@ from isometry._torch import AnyFunction, in_forward_mode, is_fake, outside_graph
 def needs_operator(X: Tensor) -> bool:
     """Whether a computation that depends on the numbers in X must be a custom operator.
 
-    This is true while a graph is recorded, and for tensors without numbers. But in
-    forward mode it is false, except on the meta device: an operator would drop the
-    tangent, and the graph would continue with a tangent of zero.
+    The result is True while a graph is recorded, and for tensors without numbers. But
+    in forward mode, an operator would drop the tangent, and the graph would continue
+    with a tangent of zero. So in forward mode the result is False, except on the meta
+    device.
     """
     in_graph = torch.compiler.is_compiling() or is_fake(X)
     return X.is_meta or (in_graph and not in_forward_mode())
 
 
 def traced_as(stand_in: Callable[..., Any]) -> Callable[[AnyFunction], AnyFunction]:
-    """A decorator that has `stand_in` called where only an operator works.
+    """A decorator: calls of the function become calls of `stand_in` inside graphs.
 
-    `needs_operator` decides, by the first argument, which must be a tensor. Compilers
-    never trace the decorated function. If they meet a call of it in forward mode, where
-    an operator would drop the tangent, it is called between two graphs. So the function
-    may read numbers, and may call autograd functions that Dynamo does not support.
+    More precisely, `stand_in` is called if `needs_operator` is true for the first
+    argument, which must be a tensor. Compilers never trace the decorated function. In
+    forward mode, where an operator would drop the tangent, compilers call the decorated
+    function between two graphs. So this function may read numbers, and may call
+    autograd functions that Dynamo does not support.
 
     Args:
         stand_in: computes the same as the decorated function, in a way that compilers
@@ -96,9 +99,10 @@ def opaque(
     the operator reads the numbers when the graph runs. Torch derives the schema from
     the annotations of `forward` and `adjoint`.
 
-    If `adjoint` returns m gradients, they are for the first m arguments; the other
-    arguments get none. A graph is traced under the assumption that these m gradients
-    are contiguous, with the shape and dtype of the last argument of `adjoint`.
+    If `adjoint` returns m gradients, they belong to the first m arguments of `forward`;
+    the other arguments get none. A graph is traced under the assumption that these m
+    gradients are contiguous, with the shape and dtype of the last argument of
+    `adjoint`.
 
     Args:
         name: the operator is called `isometry::name`, and its gradient
@@ -144,12 +148,12 @@ def opaque(
 
 
 def _with_lazy_conjugates(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, where `X.mH` is correct for complex X even in a new graph.
+    """Wrap `function`, so that `X.mH` is correct for complex X even in a new graph.
 
     Torch computes `X.mH` lazily: it marks a view, and each operation that reads the
-    view conjugates its numbers. While AOTAutograd runs a graph for the first time, the
-    operators in the graph do not do so in this thread, so `X - X.mH` is wrong (seen in
-    torch 2.13). They do so in a new thread.
+    view conjugates its numbers. While AOTAutograd runs a graph for the first time, its
+    thread does not conjugate inside operators, so `X - X.mH` is wrong (seen in torch
+    2.13). A new thread conjugates, so `function` is then called in a new thread.
     """
 
     @functools.wraps(function)
@@ -157,7 +161,8 @@ def _with_lazy_conjugates(function: Callable[..., Any]) -> Callable[..., Any]:
         is_complex = any(isinstance(X, Tensor) and X.is_complex() for X in args)
         if not is_complex or _conjugates():
             return function(*args)
-        # grad mode belongs to a thread, and operators compute without a graph
+        # A new thread starts with gradients on, but torch calls an operator with
+        # gradients off, so turn them off in the new thread too.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(torch.no_grad()(function), *args).result()
 

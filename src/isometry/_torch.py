@@ -37,8 +37,8 @@ that it answers, what we assume or do without it, and what is then lost.
 - `_C._current_graph_task_id`: which backward pass is running? We assume none. A weight
   that is computed inside a backward pass may then be remembered.
 - `_C._autograd._top_saved_tensors_default_hooks` *: which hook packs saved tensors? We
-  find out by a trial only whether there is one. While a hook is active, no weight with
-  a graph is then remembered.
+  find out by a trial only whether there is one. While any hook is active, no weight
+  with a graph is remembered.
 - `parametrize._cache_enabled`: is `parametrize.cached()` active? We assume not. The
   weight then comes from our cache instead of torch's.
 - `forward_ad._current_level`: is forward mode on? We find out by a slower trial.
@@ -175,9 +175,9 @@ def in_forward_mode() -> bool:
 def refuse_nested_forward_mode(name: str) -> None:
     """Raise in nested forward mode, where derivatives would be silently wrong.
 
-    Nothing is checked while compiling. Dynamo does not support autograd functions with
-    a `jvp`, so the autograd functions that we use in graphs do not support forward mode
-    at all.
+    While compiling, there is nothing to check. Dynamo does not support autograd
+    functions with a `jvp`, so the autograd functions that we use in graphs do not
+    support even one level of forward mode.
     """
     if not torch.compiler.is_compiling() and nested_forward_mode():
         raise NotImplementedError(
@@ -325,8 +325,8 @@ def compute_flat_weights(
     # `RNNBase.__setattr__` would read all weights in order to update the list
     cls.__setattr__ = torch.nn.Module.__setattr__
     # The attributes set below have no effect until the original class is restored. Then
-    # torch notices that the weak references do not refer to the weights, and fills the
-    # list again.
+    # torch notices that `_flat_weight_refs` does not refer to the weights, and fills
+    # the list again.
     names = getattr(module, "_flat_weights_names", ())
     refs = [weakref.ref(torch.nn.RNNBase) for _ in names]
     module.__dict__.update(_flat_weights=[], _flat_weight_refs=refs)
@@ -345,7 +345,7 @@ def outside_graphs(function: AnyFunction) -> AnyFunction:
     """Make compilers call `function` between two graphs instead of tracing it.
 
     `torch.compiler.disable` does the same, but it imports Dynamo, which is slow. This
-    decorator calls it only while a program is compiled.
+    decorator calls `disable` only while Dynamo compiles, so Dynamo is imported anyway.
     """
 
     @functools.wraps(function)
