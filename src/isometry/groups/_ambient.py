@@ -33,6 +33,6 @@ def arrays(rows: Tensor, manifold: "AbstractManifold") -> Tensor:
 
 
 def fixed_gaussian(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
-    """Standard normal numbers on the CPU, the same in every call with this `seed`."""
+    """Standard normal numbers on the CPU; equal arguments give equal numbers."""
     rng = torch.Generator().manual_seed(seed)
     return torch.randn(shape, dtype=dtype, generator=rng, device="cpu")

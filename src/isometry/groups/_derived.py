@@ -1,4 +1,4 @@
-"""What follows from a group's method `algebra`: a basis, and the logarithm."""
+"""The basis of a Lie algebra, and the logarithm of a group, derived from `algebra`."""
 
 import functools
 import itertools
@@ -19,33 +19,33 @@ from isometry.linalg._logm import Dlogm, Logm
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
 
-# `_search_from_many` draws `_STARTS` random starts. For each matrix, it runs Newton's
-# method from its argument `A`, and from the `_FOLLOWED` random starts whose
-# exponentials are closest to the matrix. Each run has at most `_NEWTON_STEPS` steps.
+# `_search_from_many` draws `_STARTS` random elements of the algebra. For each matrix in
+# its argument `Q`, it starts Newton's method from the known approximation in `A`, and
+# from the `_FOLLOWED` random elements whose exponentials are closest to the matrix.
+# Each run has at most `_NEWTON_STEPS` steps.
 _STARTS = 128
 _FOLLOWED = 4
 _NEWTON_STEPS = 12
 
-# in `_independent`, singular values up to this count as zero
+# in `_independent`, singular values up to this number count as zero
 _ZERO = 1e-6
 
 
 @functools.lru_cache(maxsize=64)
 def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
-    """Orthonormal basis of the Lie algebra, and free coordinates of its elements.
+    """Orthonormal basis of the Lie algebra, and free coordinates of the basis elements.
 
-    Both results are matrices with one row for each element of the basis. A row of the
-    first is the element itself, flattened by `flat`. A row of the second is, also
-    flattened, the `X` of smallest norm for which `group.algebra(X)` is the element.
-    Both are in double precision, and are cached for the 64 groups used last.
+    Both results are matrices with one row for each basis element. In the first matrix,
+    the row is the element, flattened by `flat`. In the second matrix, the row is the
+    flattened `X` of smallest norm for which `group.algebra(X)` is the element. Both
+    matrices are in double precision, and are cached for the 64 groups used last.
     """
     # Later callers get the cached basis too, and their default device or autograd mode
     # may differ. So the basis must not depend on either.
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
         A = group.algebra(ambient_basis(group))
         _check_skew(group, A)
-        # if coordinates X are flattened to a row c, `group.algebra(X)` flattened is
-        # c @ flat(A)
+        # `algebra` is linear: if c is flat(X), then c @ flat(A) is flat(algebra(X))
         U, s, Vh = torch.linalg.svd(flat(A, group), full_matrices=False)
         rank = int((s > 1e-10 * s.max()).sum()) if A.numel() else 0
         return Vh[:rank], (U[:, :rank] / s[:rank]).mT
@@ -152,6 +152,7 @@ def _linearization(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]
     D = newton_schulz(expm_skew(A).mH @ Q)
     N = logm_unitary(D)
     D = D[..., None, :, :]
+    # if A moves along U, D = e^-A Q changes by -L D = -D E, with L = e^-A Dexp(A)[U]
     E = D.mH @ _derivatives(A, units) @ D
     N_per_unit = N[..., None, :, :].expand_as(E)
     return _components(units, Dlogm.apply(N_per_unit, E)).mT, N
@@ -173,7 +174,8 @@ def _derivatives(A: Tensor, units: Tensor) -> Tensor:
 def _components(units: Tensor, X: Tensor) -> Tensor:
     """Coefficients, along the last axis, of the projection of `X` onto the algebra.
 
-    The projection is the sum of the coefficients times the orthonormal `units`.
+    The projection is the linear combination of the orthonormal `units` with these
+    coefficients.
     """
     return torch.einsum("aij,...ij->...a", units.conj(), X).real
 
@@ -209,17 +211,18 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
 def _far(A: Tensor, Q: Tensor) -> Tensor:
     # True for each matrix that needs another start because exp A is far from Q. Once
     # Newton's method is closer than 0.3, the logarithm of e^-A Q is usually small and
-    # in the algebra, and the method converges quickly. If the method ended farther from
-    # Q, it has failed.
+    # in the algebra, and the method converges quickly. If exp A is farther from Q when
+    # the method ends, the method has failed.
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
 def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
     """Logarithms by Newton's method, from `A` and from the best random starts.
 
-    For each matrix, the result is the one whose exponential is closest to `Q`.
+    For each matrix in `Q`, the method is run from several starts. Of the elements that
+    it ends at, the one whose exponential is closest to the matrix is returned.
     """
-    # random elements of the algebra, with largest angles of up to a full turn
+    # random elements of the algebra, whose largest angles range from 0 to a full turn
     c = fixed_gaussian(_STARTS, len(units), dtype=torch.float64, seed=1).to(
         units.device
     )
@@ -238,10 +241,11 @@ def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
 
 
 def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
-    r"""`A` after Newton's method for $\exp A = Q$ in the algebra.
+    r"""Result of Newton's method for $\exp A = Q$ in the algebra, started at `A`.
 
-    A step adds the $W$ with $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$, shortened to
-    length 1 if it is longer.
+    A step adds to `A` the $W$ in the algebra with
+    $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$. If $W$ is longer than 1, it is
+    shortened to length 1.
     """
     for _ in range(steps):
         J = _components(units, _derivatives(A, units)).mT
@@ -260,16 +264,16 @@ def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
 
 
 def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
-    r"""A short $A$ in one maximal torus, with $\exp A = Q$ up to `slack`.
+    r"""A short logarithm $A$ of `Q` in the algebra: $\exp A = Q$ up to `slack`.
 
     Every logarithm of $Q$ commutes with $Q$. The elements of the algebra that commute
     with $Q$ are the null space of $\operatorname{Ad}_Q - 1$. Take a generic element of
     this null space. The elements of the null space that commute with this element form
-    a maximal torus of the algebra. If $Q$ is in the identity component of the group,
-    $Q$ is the exponential of an element $A$ of this torus. $Q$ and all elements of the
-    torus have common eigenvectors. On eigenvector $j$, let basis element $a$ of the
-    torus have the angle $w_{aj}$, and $Q$ the angle $\theta_j$. Then the coefficients
-    $c$ of $A$ satisfy
+    the Lie algebra of a torus. If $Q$ is in the identity component of the group, $Q$ is
+    the exponential of an element $A$ of this Lie algebra, the matrix that we seek. $Q$
+    and all elements of this Lie algebra have common eigenvectors. On eigenvector $j$,
+    let element $a$ of a basis have the angle $w_{aj}$, and $Q$ the angle $\theta_j$.
+    Then the coefficients $c$ of $A$ in this basis satisfy
 
     $$ \sum_a c_a w_{aj} = \theta_j + 2 \pi k_j $$
 
@@ -281,8 +285,8 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
     Args:
         Q: one matrix, `(n, n)`.
         units: orthonormal basis of the algebra, `(d, n, n)`.
-        slack: singular values below this number count as zero when the null spaces are
-            computed, and so do differences of angles, measured in full turns.
+        slack: each equation must hold up to less than this number of full turns. In the
+            computation of the null spaces, singular values below it count as zero.
 
     Returns:
         The logarithm; None if none was found, for example because `Q` is not in the
@@ -313,7 +317,10 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
 
 
 def _windings(rank: int) -> range:
-    """The integers that are tried for each $k_j$: at most $3^9$ combinations."""
+    """The integers that `torus_log` tries for each $k_j$.
+
+    There are at most $3^9$ combinations.
+    """
     if rank <= 6:
         return range(-2, 3)
     if rank <= 9:
@@ -322,7 +329,10 @@ def _windings(rank: int) -> range:
 
 
 def _torus(Q: Tensor, units: Tensor, slack: float) -> Tensor:
-    """Orthonormal basis of a maximal torus in the centralizer of Q."""
+    """Orthonormal basis of the Lie algebra of a maximal torus that commutes with Q.
+
+    The torus is maximal in the centralizer of Q.
+    """
     changes = Q @ units @ Q.mH - units
     centralizer = _null_space(_components(units, changes), units, slack)
     if len(centralizer) == 0:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: tangent vectors in the state of an optimizer, keyed by name
 Vectors = dict[str, Tensor]
-#: number by which a step multiplies its vector, or a tensor that broadcasts with it
+#: what a step multiplies a vector by: a number, or a tensor that broadcasts with it
 Scale = float | Tensor
 
 # If a point has this defect or more, `settle` returns NaN, because the nearest
@@ -214,17 +214,17 @@ class TallFrame(AbstractFrame):
     Here $\Omega^H = -\Omega$ and $Q^H E_\perp = 0$. The two matrices are stacked in one
     array with $k + n$ rows. The skew matrix $A = E_\perp Q^H - Q E_\perp^H + Q \Omega
     Q^H$ moves $Q$ along $E = Q\,\Omega + E_\perp$. With $Z = (Q, E_\perp)$ and
-    $\varphi(x) = (e^x - 1)/x$,
+    $\rho(x) = (e^x - 1)/x$,
 
-    $$ P = e^A Q = Q + Z\, \varphi(J Z^H Z)\, J Z^H Q, \qquad
+    $$ P = e^A Q = Q + Z\, \rho(J Z^H Z)\, J Z^H Q, \qquad
        J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
 
     $P$ is a rotation of $Q$ for any $Z$, even if $Q^H E_\perp$ is not exactly zero. In
     practice $Q^H E_\perp$ is a rounding error in proportion to the Euclidean gradient,
-    which may be much larger than $E$.
+    and the Euclidean gradient may be much larger than $E$.
 
-    For Cayley and Pade, their rational function replaces the exponential. Steps longer
-    than about a radian use `Stiefel.step` instead, and so do all steps by maps without
+    For Cayley and Pade, a rational function replaces $e^x$ and $e^A$. Steps longer than
+    about a radian use `Stiefel.step` instead, and so do all steps by maps without
     `quotient`, such as polar and qr. A tangent vector $F = Q\,\Omega_F + F_\perp$ is
     transported by
 
@@ -263,7 +263,7 @@ class TallFrame(AbstractFrame):
     ) -> tuple[Tensor, Vectors]:
         """Move `Q` by the retraction, and transport `vectors` in place."""
         if isinstance(scale, Tensor):
-            # if `lr` is a tensor, its dtype can differ from the weight's dtype
+            # if `lr` is a tensor, `scale` can have a dtype other than the weight's
             scale = scale.view(-1, 1, 1).to(V)
         P, along_V = self._move(Q, V, scale, retraction)
         for F in vectors.values():

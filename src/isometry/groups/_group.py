@@ -28,19 +28,20 @@ from isometry.linalg._norms import krylov_norm, spectral_norm
 from isometry.linalg._skew import lower_triangle
 
 # Number of factors in the random walk of `random`. Let rho be a nontrivial irreducible
-# representation. If Q has the Haar measure, the mean of rho(Q) is zero. If Q is one
-# factor of the walk, the norm of this mean is about the fraction of the weights of rho
-# that are zero, which is at most 1/3 in SO(3). The means of independent factors
-# multiply, so for the end of the walk in SO(3) the norm is at most 3^-16 = 2e-8.
+# representation. The norm of the mean of rho(Q) measures the error of the samples Q,
+# because the mean is zero for the Haar measure. If Q is one factor of the walk, the
+# norm is about the fraction of the weights of rho that are zero, which is at most 1/3
+# in SO(3). The means of independent factors multiply, so for the end of the walk in
+# SO(3) the norm is at most 3^-16 = 2e-8.
 _WALK = 16
 
 
 class AbstractGroup(AbstractManifold):
     r"""A compact group of orthogonal or unitary `n` x `n` matrices.
 
-    The metric is the bi-invariant $\langle X, Y \rangle = \operatorname{Re}
-    \operatorname{tr}(X^H Y)$. A subclass defines its size, whether it is complex, and
-    how free coordinates become an element of its Lie algebra (`algebra`, which must be
+    The metric is $\langle X, Y \rangle = \operatorname{Re} \operatorname{tr}(X^H Y)$,
+    which is bi-invariant. A subclass defines its size, whether it is complex, and how
+    free coordinates become an element of its Lie algebra (`algebra`, which must be
     linear and onto). All other methods have defaults that follow from the algebra,
     except that `rank` is None and `torus` raises an error. The groups of this package
     replace some defaults with closed forms, and `isometry.testing.check_manifold`
@@ -49,7 +50,7 @@ class AbstractGroup(AbstractManifold):
     component. If the sign of the determinant does not tell the connected components of
     a group apart, the group also overrides `component`.
 
-    Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
+    The tangent vectors at $Q$ are the matrices $E = QA$ with $A$ in the algebra.
 
     References:
         [LM19] section 3 and appendix A.
@@ -78,8 +79,9 @@ class AbstractGroup(AbstractManifold):
         """Dimension of the group: the rank of the linear map `algebra`."""
         return len(self._basis()[0])
 
-    # `constant_in_graphs` marks this method and not the function `basis`, because
-    # Dynamo in torch 2.7 does not accept a group as an argument of a marked function
+    # `constant_in_graphs` marks this method and not the function `basis`: Dynamo in
+    # torch 2.7 accepts a group as `self` of a marked method, but not as an argument of
+    # a marked function
     @constant_in_graphs
     def _basis(self) -> tuple[Tensor, Tensor]:
         return basis(self)
@@ -107,12 +109,13 @@ class AbstractGroup(AbstractManifold):
         If the principal logarithm is in the Lie algebra, it is returned. Otherwise
         Newton's method finds a logarithm in the algebra, not always the shortest one.
         The numbers in `Q` decide what is computed, so the method fails on the meta
-        device and in `torch.vmap`. A group with a closed form should override it.
+        device and in `torch.vmap`. A group with a closed form should override this
+        method.
         """
         return derived_log(self, Q)
 
     def torus(self, theta: Tensor) -> Tensor:
-        """Element of a maximal torus of the Lie algebra, with the angles `theta`.
+        """Element of the Lie algebra of a maximal torus, with the angles `theta`.
 
         By default this raises an error, because the torus does not follow from
         `algebra`.
@@ -121,7 +124,7 @@ class AbstractGroup(AbstractManifold):
         raise no_torus(self)
 
     def from_angles(self, theta: Tensor) -> Tensor:
-        """Exponential of the element of a maximal torus with the angles `theta`."""
+        """Point of a maximal torus: the exponential of `torus(theta)`."""
         check_angles(theta, self.rank)
         return expm_skew(self.torus(theta))
 
@@ -161,8 +164,8 @@ class AbstractGroup(AbstractManifold):
             return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
         except ValueError as error:
             about_product = error
-        # The error is about the product Q^H P. If no geodesic joins the points, or `Q`
-        # or `P` is not a point, raise an error about the arguments instead.
+        # The error is about the product Q^H P. If no geodesic joins `Q` and `P`, or if
+        # one of them is not in the group, raise an error about the arguments instead.
         remedy = "Negate a column of `P` for each determinant of the wrong sign."
         check_joined(self.component(Q), self.component(P), remedy=remedy)
         self.check_point(Q, name="Q")
@@ -206,11 +209,13 @@ class AbstractGroup(AbstractManifold):
         depend on `B`. Cost: about 20 matrix-vector products.
         """
         del B
-        # For Gaussian matrices `krylov_norm` was up to 8.4 percent below the norm. The
-        # worst case, over 400 seeds and sizes up to 1024, was a real matrix, n = 100.
         A = self.algebra(X)
-        # a fixed vector, so the estimate depends only on the coordinates
+        # start from a fixed vector, so that the estimate depends only on the
+        # coordinates
         v = fixed_gaussian(A.shape[-1], 1, dtype=A.dtype, seed=0).to(A.device)
+        # `krylov_norm` is a lower bound. For Gaussian matrices it was up to 8.4 percent
+        # below the norm. The worst case, over 400 seeds and sizes up to 1024, was a
+        # real matrix with n = 100.
         return 1.1 * krylov_norm(A, v)
 
     def angles(self, X: Tensor) -> Tensor:
@@ -232,7 +237,8 @@ class AbstractGroup(AbstractManifold):
         Here $\phi$ is the retraction at the identity.
         """
         # Whenever a weight is computed, this method is called with a retraction that
-        # has been checked before. It need not pass through `resolve`, which takes time.
+        # has been checked before. Such a retraction need not pass through `resolve`,
+        # which takes time.
         is_checked = isinstance(retraction, self.maps)
         if not is_checked or not isinstance(retraction, AbstractRetraction):
             retraction = self.resolve(retraction)
@@ -265,8 +271,8 @@ class AbstractGroup(AbstractManifold):
         r"""Point of the group near `X`, but not exactly the closest one.
 
         It is $\exp A$, where `derived_log` computes $A$ from the rotation or unitary
-        matrix nearest to `X`. The closest point differs from it to second order in the
-        distance from `X` to the group.
+        matrix nearest to `X`. The closest point differs from $\exp A$ to second order
+        in the distance from `X` to the group.
         """
         return expm_skew(derived_log(self, nearest_rotation(X)))
 
@@ -330,9 +336,10 @@ class AbstractClassicalGroup(AbstractGroup):
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples from the Haar measure: the points nearest to Gaussian matrices.
 
-        Multiplying a Gaussian matrix by a point does not change its distribution. If it
-        also multiplies the nearest point, as it does in Sp and Torus, the distribution
-        of the nearest point does not change either, so it is the Haar measure.
+        If a Gaussian matrix is multiplied by a point of the group, its distribution
+        does not change. In Sp and Torus, its nearest point is then multiplied by the
+        same point. So the distribution of the nearest point is invariant under
+        multiplication: it is the Haar measure.
         """
         return self.nearest(self.gaussian(*batch, **options))
 
@@ -342,7 +349,10 @@ class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
 
     @property
     def is_unrestricted(self) -> bool:
-        """True, unless a subclass has another `algebra`, which may be smaller."""
+        """True, unless a subclass overrides `algebra`.
+
+        The Lie algebra of such a subclass may be smaller.
+        """
         return type(self).algebra is AbstractUnrestrictedGroup.algebra
 
     def algebra(self, X: Tensor) -> Tensor:

@@ -29,14 +29,15 @@ Base = Tensor | None
 class AbstractManifold(AbstractPointSet):
     r"""A compact manifold of matrices or vectors, with its metric.
 
-    `Q` and `P` are points, `E` and `F` are tangent vectors at `Q`, and `G` is the
-    Euclidean gradient $\partial f / \partial \operatorname{Re} Q + i\, \partial f /
-    \partial \operatorname{Im} Q$ that autograd returns. All have any number of batch
-    axes before `shape`. Subclasses are frozen dataclasses: hashable, equal if class and
-    fields are equal, and with a `repr` that names the set.
+    In the methods, `Q` and `P` are points, `E` and `F` are tangent vectors at `Q`, and
+    `G` is the Euclidean gradient $\partial f / \partial \operatorname{Re} Q + i\,
+    \partial f / \partial \operatorname{Im} Q$ that autograd returns. Each of them may
+    have any number of batch axes before the axes of `shape`. Subclasses are frozen
+    dataclasses: hashable, equal if class and fields are equal, and with a `repr` that
+    names the set.
 
     This class has the geometry. What is accepted as a point, and which maps can be
-    used, follows from `is_complex`, `shape`, `defect` and `maps`, which its base class
+    used, follows from `is_complex`, `shape`, `defect` and `maps`, which the base class
     `AbstractPointSet` declares.
     """
 
@@ -52,7 +53,7 @@ class AbstractManifold(AbstractPointSet):
     def is_unrestricted(self) -> bool:
         """Whether orthonormal columns are the only local condition; by default False.
 
-        Then every matrix with orthonormal columns that is near a point is also a point.
+        If True, every matrix with orthonormal columns that is near a point is a point.
         """
         return False
 
@@ -67,8 +68,8 @@ class AbstractManifold(AbstractPointSet):
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """Riemannian gradient: the tangent vector that represents `G` in the metric.
 
-        By default it is the projection of `G`, which is correct in the metric of the
-        ambient space.
+        By default it is the projection of `G`. This is correct if `inner` is the inner
+        product of the ambient space.
         """
         return self.project(Q, G)
 
@@ -125,8 +126,9 @@ class AbstractManifold(AbstractPointSet):
         """Angles of the skew matrix with coordinates `X`; None except in a group."""
         del X
 
-    # Layers call `point` to compute a weight, already outside of autocast. Elsewhere,
-    # the `point` of this package's manifolds switches autocast off where it multiplies.
+    # `point` need not be wrapped to switch autocast off. Layers call it when autocast
+    # is off already, and this package's manifolds switch autocast off where they
+    # multiply.
     @leaves_autocast_on
     @abstractmethod
     def point(self, X: Tensor, B: Base, retraction: RetractionLike = EXP) -> Tensor:
@@ -231,12 +233,15 @@ class AbstractManifold(AbstractPointSet):
         return torch.where(is_apart, length, square.detach().sqrt())
 
     def geodesic(self, Q: Tensor, P: Tensor, t: Tensor | float) -> Tensor:
-        """Point at time `t` on the geodesic that `log` finds: `Q` at 0, `P` at 1.
+        """Point at time `t` on the geodesic from `Q` (at time 0) to `P` (at time 1).
+
+        The geodesic is the one that `log` finds.
 
         Args:
             Q: points.
             P: points.
-            t: a number, or one number for each pair; it may be below 0 or above 1.
+            t: a number, or one number for each pair of points; it may be below 0 or
+                above 1.
         """
         E = self.log(Q, P)
         if isinstance(t, Tensor):
@@ -244,11 +249,11 @@ class AbstractManifold(AbstractPointSet):
         return self.exp(Q, t * E)
 
     def mean(self, Q: Tensor, *, weights: Tensor | None = None) -> Tensor:
-        r"""Riemannian mean of points: it minimizes $\sum_i w_i\, d(M, Q_i)^2$.
+        r"""Riemannian mean: the point $M$ that minimizes $\sum_i w_i\, d(M, Q_i)^2$.
 
-        The mean is unique if the points lie in a small ball. On SO(3) it is unique if
-        rotations by less than $\pi / 2$ lead from some center to all points. Autograd
-        differentiates through all iterations.
+        If no weight is negative, the mean is unique for points in a small ball. On
+        SO(3), the ball is small enough if rotations by less than $\pi / 2$ lead from
+        its center to all points. Autograd differentiates through all iterations.
 
         Args:
             Q: points. The mean is taken over the first axis; other batch axes stay.

@@ -76,6 +76,10 @@ _nearest_rotation = traceable(_NearestRotation)
 
 
 def normal_part(Q: Tensor, X: Tensor) -> Tensor:
-    r"""$Q \operatorname{sym}(Q^H X)$, the part of `X` that is normal at `Q`."""
+    r"""$Q \operatorname{sym}(Q^H X)$, the part of `X` normal to the manifold at `Q`.
+
+    The manifold is the set of matrices with orthonormal columns, and sym denotes the
+    Hermitian part.
+    """
     S = Q.mH @ X
     return Q @ ((S + S.mH) / 2)

@@ -59,7 +59,7 @@ class SO(AbstractOrthogonal):
         return nearest_rotation(X)
 
     def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^T Q - I \rVert_F$, and infinity if the determinant is negative."""
+        r"""$\lVert Q^T Q - I \rVert_F$, or infinity if the determinant is negative."""
         reflection = determinant(Q) < 0
         return torch.where(reflection, math.inf, unitarity_defect(Q))
 

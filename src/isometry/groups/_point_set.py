@@ -27,8 +27,8 @@ from isometry.groups._precision import AbstractFullPrecision, leaves_autocast_on
 class AbstractPointSet(AbstractFullPrecision, ABC):
     """A set of matrices or vectors of one shape, and the maps that can be used with it.
 
-    A subclass defines `is_complex`, `shape` and `defect`, and may define `maps`. Checks
-    of dtypes, tensors, points and maps follow from these.
+    A subclass defines `is_complex`, `shape` and `defect`, and may define `maps`. These
+    attributes determine which dtypes, tensors, points and maps are accepted.
     """
 
     #: whether points have a complex dtype
@@ -115,7 +115,9 @@ class AbstractPointSet(AbstractFullPrecision, ABC):
     def refusal(
         self, Q: Tensor, bound: float, dtype: torch.dtype, *, name: str, projection: str
     ) -> ValueError:
-        """The error for points with a defect above `bound`. A subclass may say more.
+        """The error for points with a defect above `bound`.
+
+        A subclass may override this method to report more.
 
         Args:
             Q: the batch, in `dtype` or wider.
@@ -153,7 +155,10 @@ class AbstractPointSet(AbstractFullPrecision, ABC):
         return self._map(retraction, name, _can_parametrize)
 
     def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
-        """The map, or the map of this name, if `maps` and `is_able` accept it."""
+        """The map `value`, or the map with this name; an error unless it is accepted.
+
+        Both `maps` and `is_able` must accept the map.
+        """
         phi = parse_map(value, name=name)
         if isinstance(phi, self.maps) and is_able(phi):
             return phi

@@ -17,19 +17,20 @@ _MARKED: set[Callable[..., Any]] = set()
 
 
 def leaves_autocast_on(method: _Method) -> _Method:
-    """Mark a method that `AbstractFullPrecision` must not wrap, nor its overrides."""
+    """Mark a method: `AbstractFullPrecision` must not wrap it, or an override of it."""
     _MARKED.add(method)
     return method
 
 
 class AbstractFullPrecision:
-    """A base class whose methods switch autocast off, also in subclasses.
+    """A base class that makes the public methods of its subclasses switch autocast off.
 
     Inside `torch.autocast`, products of float32 matrices are computed in bfloat16 or
     float16, and a point is then off its manifold by 1e-2. So when a subclass is made,
-    its public methods are wrapped. If another base class, such as a user's mixin,
-    overrides a method of the family, the subclass gets a wrapped method that calls it.
-    Methods marked by `leaves_autocast_on` are not wrapped.
+    its public methods are wrapped. A subclass may also inherit from a class that does
+    not derive from this one, such as a user's mixin. If the mixin overrides one of the
+    wrapped methods, the subclass gets a wrapped method that calls the override. Methods
+    marked by `leaves_autocast_on` are not wrapped.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -37,7 +38,9 @@ class AbstractFullPrecision:
         for name, method in list(vars(cls).items()):
             if _is_public(name, method) and not _is_marked(cls, name):
                 setattr(cls, name, _in_full(method))
-        # The methods of other base classes were not wrapped when these were made.
+        # `family` has the classes whose methods were wrapped when the classes were
+        # made. The other base classes, here called mixins, still have their plain
+        # methods.
         family = [c for c in cls.__mro__ if issubclass(c, AbstractFullPrecision)]
         for mixin in [c for c in cls.__mro__ if c not in family]:
             for name, method in list(vars(mixin).items()):
@@ -58,9 +61,10 @@ def _is_marked(cls: type, name: str) -> bool:
 
 
 def _inherited(cls: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that calls what `cls` inherits under this name, which is now `method`.
+    """A method that calls the next method with this name in the MRO after `cls`.
 
-    In a subclass of `cls`, another base class may come in between.
+    For `cls` itself, the next method is `method`. In the MRO of a subclass of `cls`,
+    the method of another base class may come first.
     """
 
     @functools.wraps(method)
@@ -84,7 +88,8 @@ def _in_full(method: Callable[..., Any]) -> Callable[..., Any]:
 def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     """The device of the first tensor argument.
 
-    Without one, it is the device on which `random` draws its samples.
+    Without a tensor argument, it is the keyword argument `device`, as for `random`, or
+    else the default device.
     """
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):

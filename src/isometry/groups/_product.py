@@ -91,13 +91,13 @@ class Product(AbstractGroup):
         return self._each("algebra_retraction", A, retraction)
 
     def torus(self, theta: Tensor) -> Tensor:
-        """An element of each factor's torus, with the factor's part of the angles."""
+        """Block-diagonal matrix: the `torus` of each factor, at its part of `theta`."""
         angles = theta.split([factor.rank or 0 for factor in self.factors], -1)
         pairs = zip(self.factors, angles, strict=True)
         return _block_diagonal([factor.torus(part) for factor, part in pairs])
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The point of each factor that is nearest to its block."""
+        """Block-diagonal matrix: the `nearest` of each factor, at its block of `X`."""
         return self._each("nearest", X)
 
     def polish(self, Q: Tensor) -> Tensor:
@@ -135,8 +135,8 @@ class Product(AbstractGroup):
 def _common_maps(factors: Sequence[AbstractGroup]) -> tuple[type[AbstractMap], ...]:
     """The classes of maps that every factor accepts.
 
-    If every factor accepts all retractions, this is `AbstractRetraction` alone.
-    Otherwise only the retractions in `KNOWN` are considered.
+    If every factor accepts all retractions, the result is `AbstractRetraction` alone.
+    Otherwise the result contains only classes of the retractions in `KNOWN`.
     """
     retractions = [type(m) for m in KNOWN.values() if isinstance(m, AbstractRetraction)]
     candidates = [AbstractRetraction, *retractions]

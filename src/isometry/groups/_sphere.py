@@ -49,11 +49,11 @@ class Sphere(AbstractManifold):
         return self.n - 1
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
-        r"""$x - q\, q^T x$."""
+        r"""The part of `X` that is orthogonal to `Q`: $x - q\, q^T x$."""
         return X - Q * _dot(Q, X)[..., None]
 
     def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
-        r"""$e^T f$."""
+        r"""$e^T f$, the dot product of `E` and `F`."""
         del Q
         return _dot(E, F)
 
@@ -67,9 +67,9 @@ class Sphere(AbstractManifold):
         If `P = -Q`, all directions lead from `Q` to `P`, and one of them is chosen.
         """
         self.check_tensors(Q=Q, P=P)
-        # In S^0, the points 1 and -1 have no logarithm, and `check_joined` raises an
-        # error. It must read the values, but fake tensors have none, and inside
-        # torch.func they cannot be read. There the logarithm is NaN instead.
+        # In S^0, no geodesic joins the points 1 and -1, so `check_joined` raises an
+        # error. For this it must read the values, which is impossible for fake tensors
+        # and inside torch.func. In these two cases the logarithm is NaN instead.
         if not (self.is_connected or is_fake(Q) or transforms()):
             here, there = self.component(Q), self.component(P)
             check_joined(here, there, remedy="Negate `P`.")
@@ -125,7 +125,7 @@ class Sphere(AbstractManifold):
         return torch.where(is_zero, origin, unit_vectors(X))
 
     def defect(self, Q: Tensor) -> Tensor:
-        r"""$|q^T q - 1|$."""
+        r"""$|q^T q - 1|$ for the vector $q$ in `Q`."""
         return (_dot(Q, Q) - 1).abs()
 
     def component(self, Q: Tensor) -> Tensor:

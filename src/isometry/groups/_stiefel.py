@@ -30,11 +30,11 @@ class Stiefel(AbstractUnrestricted):
     The first dimension is for real matrices, and the second for complex matrices; both
     count real degrees of freedom.
 
-    This is the quotient of $O(n)$ or $U(n)$, with half of the group's metric, by the
-    subgroup that leaves the first $k$ columns unchanged. Square matrices are refused:
-    they form the groups $O(n)$ and $U(n)$, which have a different metric and different
-    coordinates. With the maps of this package, no computation uses $n \times n$
-    matrices unless $n \le 2k$.
+    The manifold is the quotient of $O(n)$ or $U(n)$, with half of the group's metric,
+    by the subgroup that leaves the first $k$ columns unchanged. Square matrices are
+    refused: they form the groups $O(n)$ and $U(n)$, which have a different metric and
+    different coordinates. With the maps of this package, no computation uses
+    $n \times n$ matrices unless $n \le 2k$.
 
     Args:
         n: number of rows.
@@ -91,7 +91,7 @@ class Stiefel(AbstractUnrestricted):
         return torch.nn.functional.pad(columns, (0, 0, 0, self.n - group.size))
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
-        r"""$X - Q \operatorname{sym}(Q^H X)$."""
+        r"""$X - Q \operatorname{sym}(Q^H X)$, where sym denotes the Hermitian part."""
         return X - normal_part(Q, X)
 
     def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Stiefel(AbstractUnrestricted):
         return (E.conj() * F).real.sum((-2, -1)) - along.real.sum((-2, -1)) / 2
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        r"""$G - Q G^H Q$."""
+        r"""Gradient in the canonical metric: $G - Q G^H Q$."""
         return G - Q @ (G.mH @ Q)
 
     def retract(self, Q: Tensor, E: Tensor, retraction: RetractionLike = EXP) -> Tensor:
@@ -135,12 +135,13 @@ class Stiefel(AbstractUnrestricted):
         return stiefel_log(Q, P)
 
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
-        r"""$\frac14 \lVert [X, Y]_m \rVert^2 + \lVert [X, Y]_h \rVert^2$.
+        r"""Sectional curvature of the plane through $E$ and $F$.
 
-        This is the formula for orthonormal $E$ and $F$. $X$ and $Y$ are the skew
-        matrices that move $Q$ along $E$ and $F$, and their squared norm here is half of
-        the group's. The subscripts denote parts of a skew matrix: the isotropy algebra
-        $h$ is the block that leaves $Q$ fixed, and $m$ is its orthogonal complement.
+        It is $\frac14 \lVert [X, Y]_m \rVert^2 + \lVert [X, Y]_h \rVert^2$ if $E$ and
+        $F$ are orthonormal. $X$ and $Y$ are the skew matrices that move $Q$ along $E$
+        and $F$, with $\lVert A \rVert^2 = \frac12 \operatorname{tr} A^H A$. The
+        subscripts denote parts of a skew matrix: the isotropy algebra $h$ is the block
+        that leaves $Q$ fixed, and $m$ is its orthogonal complement.
 
         References:
             [ONe83] chapter 11, corollary 11 for normal homogeneous spaces.

@@ -1,8 +1,8 @@
 r"""Logarithm on the Stiefel manifold with its canonical metric, and its derivative.
 
 Let $J$ be the derivative of $\exp_Q$ at the tangent vector $E$, and $\Pi$ the
-projection onto the normal space of the manifold at $Q$. $J$ maps normal vectors to
-zero. Then
+projection onto the normal space of the manifold at $Q$. $J$ is extended to normal
+vectors, which it maps to zero. Then
 
 $$ M = J^* J + \Pi $$
 
@@ -28,10 +28,10 @@ from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
 # Limits on the steps of `_turn`, the steps of Newton's method in `_shoot`, and the
-# restarts of the search. The search adds columns to P to make it a square matrix. Then
-# `_turn` rotates these columns: it converges slowly, but even if P is far from Q.
-# Newton's method follows. If it fails, the search restarts with different additional
-# columns.
+# restarts of `_search`. `_search` adds columns to the coordinates of P, which makes a
+# square matrix. Then `_turn` rotates these columns: it converges slowly, but even if P
+# is far from Q. Newton's method follows. If it fails, `_search` starts again with
+# different additional columns.
 _TURNS = 20
 _SHOTS = 30
 _RESTARTS = 20
@@ -66,9 +66,9 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
 
     The derivative follows from the implicit function theorem:
     $dE = J^{-1} (dP - D_Q \exp_Q(E)[dQ])$ in the tangent space, with $J$ the derivative
-    of $\exp_Q$ at $E$. It has a pole where $J$ is singular, at conjugate points. The
-    gradient is tangent. Derivatives nest to any order and in any mode, except forward
-    over forward. If a matrix is not finite, its logarithm is NaN.
+    of $\exp_Q$ at $E$. The derivative has a pole at conjugate points, where $J$ is
+    singular. The gradient is tangent. Derivatives nest to any order and in any mode,
+    except forward over forward. If a matrix is not finite, its logarithm is NaN.
 
     Cost: up to 21 logarithms of matrices with at most $2k$ rows and, beyond a distance
     of about 1, a few steps of Newton's method. If Newton's method fails, the search
@@ -153,7 +153,7 @@ class _StiefelLog(Implicit):
 
 
 def _turn(V: Tensor, k: int) -> Tensor:
-    """First k columns of log V, once the other columns of V have been rotated.
+    """First k columns of log V, after the other columns of V have been rotated.
 
     The rotations are described in `stiefel_log`.
     """
@@ -198,7 +198,10 @@ def _search(V: Tensor) -> Tensor:
 
 
 def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
-    """`E` after Newton's method, and how far from `P` the geodesics along `E` end."""
+    """Result of Newton's method for exp E = P at the origin, started at `E`, and gaps.
+
+    A gap is the distance from `P` at which the geodesic along the result ends.
+    """
     k = P.shape[-1]
     origin = torch.eye(*P.shape[-2:], dtype=P.dtype, device=P.device).expand_as(P)
     E = E - normal_part(origin, E)

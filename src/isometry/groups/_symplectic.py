@@ -87,13 +87,15 @@ class Sp(AbstractClassicalGroup):
     def _quarter_turn(self, S: Tensor, W: Tensor) -> Tensor:
         r"""Skew unitary $J$ with $S = J |S|$, such that $W J W^H$ is in sp(n).
 
-        The matrix $W S W^H$ must be in sp(n). On vectors that $S$ maps to zero, up to
-        rounding, the signs of the eigenvalues of $S$ would be random, so a generic
-        element of the algebra decides the signs of the eigenvalues of $J$ there.
+        $S$ is the skew part of a point, restricted to the span of the orthonormal
+        columns of $W$, and $|S| = (S^H S)^{1/2}$. The matrix $W S W^H$ must be in
+        sp(n). On vectors that $S$ maps to zero, up to rounding, the signs of the
+        eigenvalues of $S$ would be random, so a generic element of the algebra decides
+        the signs of the eigenvalues of $J$ there.
         """
         eps = torch.finfo(S.dtype).eps
-        # project, because W S W^H is in sp(n) only up to rounding errors, which must
-        # not choose a sign
+        # W S W^H is in sp(n) only up to rounding errors. Project it, so that these
+        # errors do not decide the sign of any eigenvalue below.
         A = self.algebra_projection(W @ S @ W.mH)
         J = _generic(self.n).to(S)
         # Add a multiple of J to A, and make the next J from the signs of the

@@ -25,8 +25,8 @@ def batches(case: Case) -> None:
     G = _group(case)
     n = G.size
     must = f"map X of shape (*batch, {n}, {n}) to matrices of the same shape"
-    # no last batch axis has length n: an `algebra` that mistakes this axis for a matrix
-    # axis could return the right shape
+    # In no batch does the last axis have length n. If it did, an `algebra` that
+    # mistakes this axis for a matrix axis could still return the right shape.
     for batch in ((), (n + 1,), (2, n + 2)):
         X = case.ambient(*batch)
         try:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isometry.groups import AbstractManifold
 
-# an error that depends on the size t of a step
+# a function t -> error, where t is the size of a step
 Decay = Callable[[float], Tensor]
 
 # The largest error that is accepted as rounding, in units of n eps. The worst error in

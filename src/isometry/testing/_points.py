@@ -20,9 +20,9 @@ _Z = 6.0
 
 # the step of the fourth-order central differences
 _STEP = 2e-4
-# The largest accepted difference between central differences and autograd. On the
-# manifolds of tests/groups it is at most 4e-11, except where two angles are nearly
-# equal. If a term of a derivative is missing, it is 1e-3 or more.
+# Central differences and autograd may differ by up to this number. On the manifolds of
+# tests/groups they differ by at most 4e-11, except where two angles are nearly equal.
+# If a term of a derivative is missing, they differ by 1e-3 or more.
 _BOUND = 1e-8
 
 _ARGUMENTS = ("Q", "P", "X", "Y")
@@ -33,7 +33,7 @@ TensorMethod = Callable[..., Tensor]
 
 
 def maps_of(manifold: AbstractManifold) -> list[AbstractRetraction]:
-    """Our retractions that a manifold supports, with Pade of degrees 1 to 3."""
+    """This package's retractions that a manifold supports; of Pade, degrees 1 to 3."""
     ours = [phi for phi in KNOWN.values() if isinstance(phi, AbstractRetraction)]
     candidates = [*ours, Pade(2), Pade(3)]
     return [phi for phi in candidates if isinstance(phi, manifold.maps)]

@@ -92,7 +92,7 @@ class AbstractRetraction(AbstractMap):
         return self.tall(E[..., None], q[..., None])[..., 0]
 
     def increment(self, A: Tensor) -> Tensor | None:
-        r"""$\phi(A) - I$ for a batch of short steps `A`.
+        r"""$\phi(A) - I$ for a batch of short steps `A`; by default, None.
 
         Multiplying a point by $\phi(A)$ causes rounding errors proportional to the size
         of the point. Adding to the point its product with $\phi(A) - I$ causes rounding
@@ -106,11 +106,11 @@ class AbstractRetraction(AbstractMap):
         del A
 
     def quotient(self, M: Tensor, R: Tensor, norm: float) -> Tensor | None:
-        r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for short steps.
+        r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$; by default, None.
 
-        The eigenvalues of `M` are imaginary, with absolute values of at most `norm`.
-        When `TallFrame` calls this method, `norm` is below 1. The result need not be
-        differentiable.
+        The product is used for short steps. The eigenvalues of `M` are imaginary, with
+        absolute values of at most `norm`. When `TallFrame` calls this method, `norm` is
+        below 1. The result need not be differentiable.
 
         Returns:
             The product; None if the map has no such formula.
@@ -127,8 +127,8 @@ class AbstractRetraction(AbstractMap):
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         r"""The angle by which $\phi$ rotates a plane, and its derivative in `theta`.
 
-        This is $\varphi$ in $\phi(i\theta) = e^{i\varphi(\theta)}$, up to full turns.
-        Only a map with `is_equivariant` has such a function.
+        The angle is $\alpha$ in $\phi(i\theta) = e^{i\alpha(\theta)}$, up to full
+        turns. Only a map with `is_equivariant` has such a function.
         """
         with torch.inference_mode(mode=False), torch.enable_grad():
             # a copy, because a tensor made in inference mode cannot have a gradient

@@ -48,8 +48,8 @@ class Exp(AbstractRetraction):
 
     Args:
         reach: the exponential of a square matrix is NaN if the bound on the angles of
-            the matrix exceeds this number. With None, all angles are allowed. It has no
-            effect on tall matrices.
+            the matrix exceeds this number. With None, all angles are allowed. `reach`
+            has no effect on tall matrices.
 
     Raises:
         ValueError: if `reach` is not positive and finite.
@@ -81,10 +81,11 @@ class Exp(AbstractRetraction):
     def around(self, X: Tensor, B: Tensor | None) -> Tensor:
         r"""$B\,e^{\operatorname{skew} X}$, where None stands for $B = I$.
 
-        For one real matrix on the CPU, if it `is_large` and `B` is a constant, this is
-        a single node of the autograd graph (a single operator, if compiled). The skew
-        matrix is then written directly into the memory that the exponential works in,
-        and need not be copied there. The gradient is the same as with separate steps.
+        For one large real matrix on the CPU (see `is_large`) and a constant `B`, this
+        is a single node of the autograd graph (a single operator, if compiled). The
+        skew matrix is then written directly into the memory that the exponential works
+        in, and need not be copied there. The gradient is the same as with separate
+        steps.
 
         Cost: as for `expm_skew`; with `B`, one more product for the value, and one for
         the gradient.
@@ -97,7 +98,7 @@ class Exp(AbstractRetraction):
         return super().around(X, B)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        """The end of the geodesic, without n x n matrices if n > 2k."""
+        """The end of the geodesic from `B` along `X`; no n x n matrices if n > 2k."""
         return expm_tall(X, B)
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
@@ -248,8 +249,8 @@ def _gradient(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
         # transpose is contiguous.
         G = backend.multiply(G, B, transposed=True).mT
     gradient = products.backward(backend, W, plan.view(1), G[None])[0]
-    # Where the angles are too large for every plan, the gradient is `G * nan`, with the
-    # strides of G. C needs contiguous memory.
+    # If exp(skew X) is NaN, the gradient is G times NaN and has the strides of G. But C
+    # needs contiguous memory.
     return backend.skew_adjoint(gradient.contiguous())
 
 
@@ -259,7 +260,8 @@ def _empty(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return X.new_empty(X.shape), W, torch.empty((), dtype=torch.int64, device="cpu")
 
 
-# the plan depends on the numbers in the matrix, so it is chosen when the operator runs
+# The plan depends on the numbers in the matrix, which a compiler does not know. So a
+# compiled graph calls this operator, and the operator chooses the plan when it runs.
 _rotation_op = opaque(
     "rotation",
     _value,

@@ -48,7 +48,11 @@ class AbstractFactor(AbstractRetraction):
 
 @dataclass(frozen=True)
 class Polar(AbstractFactor):
-    """Polar factor of a point plus a tangent vector: the point nearest to the sum."""
+    """Polar factor of a point plus a tangent vector.
+
+    It is the point nearest to the sum, except in SU(n), where it is scaled to
+    determinant 1.
+    """
 
     name = "polar"
     order = 3.0
@@ -89,7 +93,7 @@ class Polar(AbstractFactor):
 
 @dataclass(frozen=True)
 class QR(AbstractFactor):
-    """The Q factor of a point plus a tangent vector; cheap for small matrices."""
+    """Q factor of a point plus a tangent vector; in SU(n), scaled to determinant 1."""
 
     name = "qr"
     is_equivariant = False

@@ -74,7 +74,7 @@ class AbstractRational(AbstractRetraction):
     def increment(self, A: Tensor) -> Tensor | None:
         r"""$r_m(A) - I$, or None if the norm of $A$ is large.
 
-        For a random matrix, it is None if the largest angle is above about
+        For a random matrix, the result is None if the largest angle is above about
         $2 n^{-1/4}$.
         """
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
@@ -148,7 +148,7 @@ class Pade(AbstractRational):
     def inverse(self, Q: Tensor) -> Tensor:
         """The smallest `A` that this map takes to `Q`.
 
-        The backward pass raises, because the gradient is not implemented.
+        The backward pass raises an error, because the gradient is not implemented.
         """
         return _NoGradient.apply(Q, self.degree)
 
