@@ -110,8 +110,9 @@ class Recipe:
     ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
         """Pair each optimizer with its parameter groups.
 
-        An optimizer's parameters on the same manifold form a parameter group, with this
-        manifold as its entry `manifold`. Its other parameters form one with None.
+        An optimizer has a parameter group for each manifold on which it has parameters;
+        the entry `manifold` of the group is this manifold. The optimizer's parameters
+        that are on no manifold form another group, whose entry is None.
 
         Args:
             model: the network that `make_model` made.
@@ -137,7 +138,7 @@ class Recipe:
         return pairs
 
     def make_optimizers(self, model: nn.Module) -> list[Optimizer]:
-        """Make the optimizers.
+        """Make the optimizers of the schedule for the parameters of a model.
 
         Args:
             model: the network that `make_model` made.
@@ -146,8 +147,9 @@ class Recipe:
             The optimizers. An optimizer without any parameters is left out.
 
         Raises:
-            ValueError: if a plain optimizer would move a weight off its manifold, if
-                Rprop has a `decay`, or if parameters or options are rejected.
+            ValueError: if an optimizer that is not Riemannian would move a weight off
+                its manifold, if the schedule has both Rprop and a `decay`, or if an
+                optimizer rejects its parameters or options.
         """
         optimizers = []
         for row, groups in self.param_groups(model):
@@ -165,7 +167,7 @@ class Recipe:
                         "`decay` must be left out for Rprop: only step 1 uses `lr`."
                     )
                 # `initial_lr`, as torch's schedulers call it, is the rate before any
-                # decay. The training loop computes the rate of each step from it.
+                # decay. The training loop computes each step's rate from `initial_lr`.
                 for group in groups:
                     group["initial_lr"] = row.options["lr"]
             try:
@@ -187,7 +189,7 @@ class Output:
     """How to draw the initial values of an output layer.
 
     Attributes:
-        bound: bound on the absolute values of the weights, if `std` is None.
+        bound: bound on the absolute values of the weights; used only if `std` is None.
         std: standard deviation of normally distributed weights; None for uniformly
             distributed weights.
         bias_bound: bound on the absolute values of the uniformly distributed biases.
@@ -229,7 +231,8 @@ class SequenceModel(nn.Module):
     followed by their imaginary parts, or the real parts alone.
 
     Args:
-        network: `ExpRNN`, a comparator, or a layer with the interface of torch's `RNN`.
+        network: a recurrent network of `isometry.nn`, or a layer with the interface of
+            torch's `RNN`.
         output: the output layer.
         parts: the parts of complex states that the output layer reads.
         last_only: whether to return only the output of the last time step.
@@ -256,7 +259,7 @@ class SequenceModel(nn.Module):
 
         Returns:
             The outputs (time, batch, outputs), with a single time step if `last_only`.
-            A network that returns a `PackedSequence` gives one of all outputs.
+            If the states are a `PackedSequence`, so are all outputs.
 
         Raises:
             TypeError: if the network does not return all its states and its last state.
@@ -300,12 +303,12 @@ class Network:
     """A kind of network: how to make and train it, for every task and size.
 
     Attributes:
-        make_layer: makes the network from a task, a size, options and a source of
-            initial values. `make_model` adds the output layer.
-        schedule: returns the schedule for a task's `settings_of` and a size.
+        make_layer: makes the network from a task, a hidden size, options and a source
+            of initial values. `make_model` adds the output layer.
+        schedule: returns the schedule for a task's `settings_of` and a hidden size.
         output: returns the initial values of the output layer for a task and a number
             of features; None if the network has its own output layer.
-        options: returns the default options for a task's `settings_of` and a size.
+        options: returns the default options; takes the same arguments as `schedule`.
         parts: the parts of complex hidden states that the output layer reads.
         after_step: called with the result of `make_layer` after each step.
     """
@@ -356,7 +359,7 @@ def accept(value: Any) -> Network:
         )
     kind: Any = value
     signature = inspect.signature(kind)
-    # a class that takes `output_size` has its own output layer; others are given one
+    # if a class does not take `output_size`, `Network.make_model` adds an output layer
     has_output = "output_size" in signature.parameters
 
     def make(task: AbstractTask, size: int, options: dict[str, Any], _: Draw) -> Any:

@@ -37,18 +37,22 @@ class Batch(NamedTuple):
 class TaskDescription:
     """What reports need to know about a task, as stored in `config.json`.
 
-    JSON can store all of it. The defaults are for runs without a stored description.
+    JSON can store every attribute. The defaults are for runs without a stored
+    description.
 
     Attributes:
         key: short name, for files.
         title: heading.
-        as_in_paper: whether all options that affect training are the paper's.
+        as_in_paper: whether reports show the paper's numbers next to the run's own, if
+            the paper has the task. True if every option has its default value, except
+            options that the title shows, and the neutral and selecting options of
+            `AbstractTask`.
         metric: the metric that reports compare.
         larger_is_better: whether larger values of the metric are better.
         metric_is_loss: whether the metric is the loss under another name.
         headings: column headings, keyed by the name of the metric or final score; see
             `AbstractTask`.
-        options: the options, without those that are neutral.
+        options: the options of the task, without the neutral ones.
         baseline: loss of the best answer that ignores the input; None if unknown.
     """
 
@@ -84,16 +88,17 @@ class AbstractTask(ABC):
             metric.
         metric_is_loss: whether the metric that reports compare is the loss under
             another name, such as "mse". The baseline is a loss, so reports compare a
-            metric with it only if this is True or the metric is "loss".
+            metric with the baseline only if `metric_is_loss` is True or the metric is
+            "loss".
         headings: headings of additional columns in reports, keyed by the name of the
             metric or final score in the column. The compared metric already has a
-            column, "Test ... at best validation". An entry for it only appends its text
-            to that heading, and only if the report has additional columns.
+            column, "Test ... at best validation". An entry for the compared metric only
+            appends its text to that heading, and only if there are additional columns.
         neutral: options that change neither the task nor its results, such as the
             folder of the data.
-        selecting: options that only affect how the reported number is selected. A run
-            that changes them still counts as the paper's task, so reports show the
-            paper's numbers next to its own.
+        selecting: options that decide which data is held out, and thus how the reported
+            number is selected. A run that changes them still counts as the paper's
+            task, so reports show the paper's numbers next to the run's own.
         paths: options of type `str` that hold a path. The command line makes them
             absolute, so that a run can be resumed from any folder.
     """
@@ -111,9 +116,10 @@ class AbstractTask(ABC):
 
     @property
     def settings_of(self) -> str:
-        """Name of the built-in task whose learning rates and sizes are used here.
+        """Name of the built-in task whose network settings this task uses.
 
-        One of "copying", "adding", "mnist", "pmnist" (permuted MNIST) and "timit".
+        Each built-in network has learning rates, sizes and options for "copying",
+        "adding", "mnist", "pmnist" (permuted MNIST) and "timit".
         """
         return "adding"
 
@@ -180,7 +186,10 @@ class AbstractTask(ABC):
         """
 
     def epoch(self, size: int) -> int | None:
-        """Number of batches in an epoch, at least 1; None if the data is endless."""
+        """Number of batches of `size` sequences in an epoch; None if data is endless.
+
+        The last batch of an epoch may be smaller. The number is at least 1.
+        """
         return None
 
     @abstractmethod
@@ -200,16 +209,16 @@ class AbstractTask(ABC):
             ranks: number of parts into which the batch is split.
 
         Returns:
-            One part. All parts, concatenated in order, are the batch that a single
-            process would get.
+            One part. All parts, concatenated in order along the batch axis, are the
+            batch that a single process would get.
         """
 
     @abstractmethod
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
         """The sequences of a split, in batches of `size`.
 
-        They must be the same in every run, and training must never use them. The last
-        batch may be smaller.
+        The sequences must be the same in every run, and training must never use them.
+        The last batch may be smaller.
         """
 
     @abstractmethod
@@ -231,11 +240,12 @@ class AbstractTask(ABC):
         return {}
 
     def weights(self, batch: Batch) -> dict[str, int]:
-        """Weights of a batch in the means of the loss and the metrics, keyed by name.
+        """How much a batch counts in means over several batches, keyed by metric.
 
-        A weight must be proportional to the number of terms in the mean over the batch.
-        By default, it is the number of sequences. A metric without an entry has the
-        weight of the loss.
+        The loss and the metrics of a batch are themselves means. The weight of each
+        must be proportional to the number of terms in its mean. By default, the weight
+        is the number of sequences. The key of the loss is "loss". A metric without an
+        entry has the weight of the loss.
         """
         return {"loss": batch.x.shape[1]}
 
@@ -290,7 +300,7 @@ class AbstractEndlessTask(AbstractTask):
         return self._take(whole, part(size, rank, ranks))
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The sequences of a split. They do not depend on a seed or the batch size."""
+        """The sequences of a split, the same for every seed and batch size."""
         stream = {"validation": VALIDATION, "test": TEST}[split]
         whole = self.draw(generator(0, stream, 0), self.held_out)
         for start in range(0, self.held_out, size):

@@ -87,11 +87,12 @@ def verified(file: File, stream: IO[bytes], where: str) -> bytes:
     try:
         plain = stream
         if where.endswith(".gz"):
-            # Limit the compressed bytes, too: a mirror could send empty gzip members
-            # without end. A gzip file can be slightly larger than its content.
+            # Limit the number of compressed bytes, since a mirror could send empty gzip
+            # members without end. Allow a few more bytes than the content has, since a
+            # gzip file can be slightly larger than its content.
             plain = gzip.GzipFile(fileobj=io.BytesIO(stream.read(file.size + 1024)))
-        # Read one byte too many, to detect content that is too long, but not more: a
-        # small gzip file can expand to any size.
+        # Read one byte more than expected, to detect content that is too long. Do not
+        # read all of it, since a small gzip file can expand to any size.
         content = plain.read(file.size + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise _damaged(where, "be a whole file", str(error)) from error
@@ -257,7 +258,7 @@ _IDX_SIZES = {
 
 
 def _idx(*digests: str) -> tuple[File, ...]:
-    """The four files of a dataset in MNIST's format, with these hashes."""
+    """The four files of a dataset in MNIST's format, whose hashes are `digests`."""
     sizes = zip(_IDX_SIZES.items(), digests, strict=True)
     return tuple(File(name, size, digest) for (name, size), digest in sizes)
 

@@ -102,7 +102,11 @@ def _cached(file: File, folder: Path) -> bytes | None:
 
 
 def _fetched(name: str, missing: list[File], folder: Path) -> dict[File, bytes]:
-    """Write each missing file to a folder, from the first source that has the file."""
+    """Fetch each missing file, write it to a folder, and return the contents.
+
+    The sources are tried in order. After an error, the next source is asked for the
+    files that are still missing.
+    """
     # Another process may be writing the same files, which takes less than an hour. So
     # remove only partial files that are older than an hour.
     remove_partial(folder, before=time.time() - 3600)

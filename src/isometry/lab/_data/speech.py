@@ -142,7 +142,7 @@ def read_recording(path: Path) -> "np.ndarray":
         raise _unreadable(path, str(error)) from error
     _check_whole(path, len(samples))
     common = math.gcd(rate, SAMPLE_RATE)
-    # the literature used MATLAB's `resample`, whose filter has this window
+    # the literature used MATLAB's `resample`, whose filter has this Kaiser window
     return resample_poly(
         samples[:, 0], SAMPLE_RATE // common, rate // common, window=("kaiser", 5.0)
     )

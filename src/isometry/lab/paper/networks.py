@@ -80,16 +80,16 @@ def torch_lstm(
 
 
 def output_exprnn(task: AbstractTask, features: int) -> Output:
-    """An output layer with He initialization for copying, and torch's otherwise."""
+    """Initial values of ExpRNN's output layer: He's for copying, torch's otherwise."""
     if task.settings_of == "copying":
         return Output(std=math.sqrt(2 / features))
     return torch_output(task, features)
 
 
 def output_scornn(task: AbstractTask, features: int) -> Output:
-    """An output layer with Glorot initialization of the weights.
+    """Initial values of scoRNN's output layer: its weights are drawn by Glorot's rule.
 
-    For copying, Glorot's rule also applies to the biases, which are otherwise zero.
+    For copying, so are the biases, which are zero for other tasks.
     """
     outputs = task.output_size
     bias = glorot(outputs, outputs) if task.settings_of == "copying" else 0.0
@@ -97,7 +97,7 @@ def output_scornn(task: AbstractTask, features: int) -> Output:
 
 
 def output_eurnn(task: AbstractTask, _features: int) -> Output:
-    """An output layer with the initial values of EURNN's authors.
+    """Initial values of EURNN's output layer, as its authors chose them.
 
     As in the code of [JSD17], Glorot's bound is computed from the network's input size
     instead of the number of features that enter the output layer.
@@ -119,7 +119,10 @@ def options_scornn(task: str, size: int) -> dict[str, Any]:
 
 
 def options_structured(task: str, _size: int) -> dict[str, Any]:
-    """Options of uRNN and RGD: on MNIST, permuted or not, the biases start at zero."""
+    """Options of uRNN and RGD: the bound on the absolute values of initial biases.
+
+    On MNIST, permuted or not, the biases start at zero.
+    """
     return {"bias_bound": 0.0 if task in PIXELS else 0.01}
 
 
@@ -217,10 +220,10 @@ def schedule_rgd(task: str, size: int) -> Schedule:
 
     The optimizer of $W$ is Riemannian RMSprop on MNIST, permuted or not, and Riemannian
     gradient descent on other tasks. From the gradient $G$ at $W$, the authors compute
-    $S = G W^H - W G^H$, twice our Riemannian gradient. So we double their learning
-    rates for $W$, which makes the steps of gradient descent equal. On MNIST we double
-    the rate, too, but the steps are not equal: they apply RMSprop to the entries of
-    $G$, and we apply it in the Lie algebra.
+    $S = G W^H - W G^H$; then $S W$ is twice our Riemannian gradient. So we double their
+    learning rates for $W$, which makes the steps of gradient descent equal. On MNIST we
+    double the rate, too, but the steps are not equal: the authors apply RMSprop to the
+    entries of $G$, and we apply it in the Lie algebra.
     """
     if task not in PIXELS:
         rest = rmsprop(1e-3, **THEANO)
@@ -308,7 +311,7 @@ _BUILT_IN = {
     "explstm": Network(partial(layer, layers.ExpLSTM), schedule_gated),
     "expgru": Network(partial(layer, layers.ExpGRU), schedule_gated),
     "lstm": Network(torch_lstm, schedule_lstm),
-    # the GRU keeps the initial parameters that torch gives it
+    # the GRU keeps torch's initial parameters
     "gru": Network(partial(layer, nn.GRU), schedule_gru),
 }
 

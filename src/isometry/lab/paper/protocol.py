@@ -85,7 +85,7 @@ class PlannedRun:
         return network | usual | dict(self.options)
 
 
-# options for the task of each figure and table of the paper, by experiment
+# the task of each figure or table of the paper, with its options, keyed by experiment
 _COPYING: dict[str, Any] = {"task": "copying", "log_every": 1, "evaluate_every": 50}
 _MNIST: dict[str, Any] = {"task": "mnist", "validation": VALIDATION_IMAGES}
 _TASKS = {
@@ -131,11 +131,11 @@ def _table(experiment: str) -> list[PlannedRun]:
 # The learning rates and retractions of our own runs: first by network, then what is
 # different on one task. A network that is not in the first table has `lr_ratio=0.1`.
 # A run for which neither the tables nor its own options give an `lr` has `lr=1e-3`.
-# The recipes in `networks` have the same defaults. They are repeated here, so that a
-# new default there does not change what a plan means.
+# These values repeat defaults of the recipes in `networks`, so that a new default there
+# does not change what a plan means.
 _OWN_RATES: dict[str, dict[str, Any]] = {
     "rgd": {"lr_ratio": 2.0, "retraction": "cayley"},
-    # one optimizer updates all parameters of these networks
+    # one optimizer updates all parameters of these networks, so they have no `lr_ratio`
     **{model: {} for model in ("lstm", "urnn", "eurnn")},
 }
 _OWN_RATES_ON = {
@@ -150,14 +150,14 @@ _OWN_RATES_ON = {
 _SOLVED = {"solved": 0.01, "solved_for": 200, "held_out": 500, "checkpoint_every": 50}
 _VARIANTS = {"lag": 200, "iterations": 800, "solved": 0.0, "held_out": 500}
 # We use the free sample of TIMIT, whose training set is smaller than one of the paper's
-# batches. In batches of 128, an epoch would be a single step, and after 300 epochs no
-# network was near convergence.
+# batches. In batches of 128, an epoch would be a single step, and after 300 such epochs
+# no network was near convergence.
 _SAMPLE = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
 _OWN_TASKS = _TASKS | {
     "copying-1000": _TASKS["copying-1000"] | _SOLVED,
     "copying-2000": _TASKS["copying-2000"] | _SOLVED,
     "copying-200": _COPYING | _VARIANTS,
-    # any folder of recordings, split by speaker
+    # the recordings in any folder, split by speaker
     "timit-sample": {"task": "timit", "split": "speakers", **_SAMPLE},
 }
 
@@ -165,7 +165,11 @@ _OWN_TASKS = _TASKS | {
 def _own(
     experiment: str, model: str, size: int, note: str = "", **options: Any
 ) -> PlannedRun:
-    """One of our own runs. `options` override those of its task, rates and network."""
+    """One of our own runs.
+
+    Its `options` override the usual options of the task and the network, and the
+    learning rates in the tables above.
+    """
     options = _OWN_TASKS[experiment] | options
     task, more = options["task"], options.get("model_options", {})
     # state these options, so that new defaults cannot change a plan
@@ -253,9 +257,10 @@ _SLOW = [
 _RECORDED = [_FIGURE1[0], _TABLE1[0], *_FIGURE1[1:], *_TABLE1[1:]]
 _RECORDED += [*_REMARKS, *_TABLE2, *_SEEDS, *_SLOW]
 
-# The search for better training options than the paper's: the options of all its runs,
-# and what each run changes. No run has the paper's own options, since the plan
-# "recorded" already trains with them, for 70 epochs.
+# The search for better training options than the paper's. `_USUAL` has the options of
+# all its runs, and `_SEARCH` has the options that each run changes. No run has the
+# paper's own options, since the plan "recorded" already trains with them, for 70
+# epochs.
 _USUAL = {"optimizer": "RMSprop", "lr": 2e-3, "decay": "cosine", "clip_norm": 1.0}
 _SEARCH: dict[str, dict[str, Any]] = {
     "cosine": {"lr": 1e-3},

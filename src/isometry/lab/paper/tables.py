@@ -21,7 +21,7 @@ class PaperRow:
         model: name of the network in our registry.
         hidden_size: the number in the column n of the table.
         params: the number of parameters, as printed.
-        result: the number that is compared, as printed; None if it is a dash.
+        result: the accuracy or error of the network, as printed; None for a dash.
     """
 
     model: str

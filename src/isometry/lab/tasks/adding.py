@@ -31,7 +31,7 @@ class AddingTask(AbstractEndlessTask):
     last_only: ClassVar[bool] = True
     metric: ClassVar[str] = "mse"
     metric_is_loss: ClassVar[bool] = True
-    # a number and its marker
+    # the features are a number and its marker
     input_size: ClassVar[int] = 2
     output_size: ClassVar[int] = 1
     # loss of the best constant answer: the variance of the sum, 2/12

@@ -25,9 +25,9 @@ class CopyingTask(AbstractEndlessTask):
         lag: $L$, the number of time steps between the word and the answer.
         length: $K$, the length of the word.
         symbols: $N$, the size of the alphabet.
-        answer: when the first symbol of the answer is due: "at-marker" (as in the
-            paper), or "after-marker", one time step later (as in the papers that it
-            compares with).
+        answer: when the first symbol of the answer is due: "at-marker", at the time
+            step of the marker (as in the paper), or "after-marker", one time step later
+            (as in the papers whose results the paper compares with its own).
         held_out: number of validation sequences, and also of test sequences.
 
     References:
@@ -36,7 +36,7 @@ class CopyingTask(AbstractEndlessTask):
 
     name: ClassVar[str] = "copying"
     metric: ClassVar[str] = "accuracy"
-    # reports compare the loss, because the figure of the paper shows it
+    # reports compare the loss, because the figure of the paper shows the loss
     reported: ClassVar[str | None] = "loss"
     settings_of: ClassVar[str] = "copying"
 

@@ -41,12 +41,12 @@ class MnistTask(AbstractTask):
 
     Args:
         permute: whether the pixels come in the fixed random order that papers use.
-        dataset: "mnist" or "fashion-mnist".
+        dataset: the images, "mnist" or "fashion-mnist".
         validation: number of images at the start of the training set that are held out
             for validation. The paper holds out none: it trains on all 60,000 images,
             and reports the best test accuracy.
-        root: folder of the data files; if it is None or lacks a file, the cache or a
-            download is used.
+        root: folder of the data files; if a file is not there, or if no folder is
+            given, the cache or a download is used.
 
     References:
         [LM19] section 5.2; [WPH16] for the permutation and the validation images.
@@ -78,7 +78,7 @@ class MnistTask(AbstractTask):
 
     @property
     def settings_of(self) -> str:
-        """Name of the paper's task whose settings are used to train networks."""
+        """The paper's task whose network settings are used: "mnist" or "pmnist"."""
         return "pmnist" if self.permute else "mnist"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
@@ -166,8 +166,9 @@ def load_images(name: str, root: str | Path | None = None) -> tuple[Images, Imag
     _, contents = find_data(name, root, option="root")
     arrays = [torch.frombuffer(bytearray(c), dtype=torch.uint8) for c in contents]
     train_pixels, train_labels, test_pixels, test_labels = arrays
-    # The files of images begin with 16 bytes, and the files of labels with 8, which
-    # hold their type and shape. These are known, since each file has the right SHA-256.
+    # A file of images begins with a header of 16 bytes, and a file of labels with one
+    # of 8 bytes. Skip the headers: they hold the type and the shape, which are known,
+    # since the SHA-256 of each file is right.
     return (
         Images(train_pixels[16:].view(-1, 784), train_labels[8:].long()),
         Images(test_pixels[16:].view(-1, 784), test_labels[8:].long()),

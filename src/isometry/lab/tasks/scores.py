@@ -88,8 +88,8 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
     if loudest == 0:
         return None
     loud = signal >= loudest * 10 ** (-RANGE / 10)
-    # Silence the warning about a division by zero: a segment without noise has an
-    # infinite ratio, which `clip` turns into HIGHEST.
+    # Silence the warning about a division by zero: a segment in which the estimate is
+    # exact has an infinite ratio, which `clip` turns into HIGHEST.
     with np.errstate(divide="ignore"):
         ratios = 10 * np.log10(signal[loud] / noise[loud])
     return float(ratios.clip(LOWEST, HIGHEST).mean())

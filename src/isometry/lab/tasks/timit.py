@@ -89,7 +89,10 @@ class TimitTask(AbstractTask):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """A batch (time, batch, 129), padded to the longest recording of all ranks."""
+        """A training batch of spectra (time, batch, 129).
+
+        Each rank pads its part to the longest recording of the whole batch.
+        """
         count = len(self._splits.train)
         rows = training_rows(count, step, size=size, seed=seed, rank=0, ranks=1)
         whole = [self._train[row] for row in rows]
@@ -97,7 +100,7 @@ class TimitTask(AbstractTask):
         return self._batch(whole[part(len(whole), rank, ranks)], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The recordings of a split; validation and test are padded to one length."""
+        """The recordings of a split, padded to the same length in both splits."""
         paths = self._paths(split)
         for start in range(0, len(paths), size):
             spectra = [self._spectrum(path) for path in paths[start : start + size]]
@@ -108,7 +111,7 @@ class TimitTask(AbstractTask):
         return _squares(outputs, batch) / (self.weights(batch)["loss"] * BINS)
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
-        """The loss as "mse", and "padded_mse", which counts padding as frames."""
+        """The loss as "mse", and "padded_mse", in which padding counts with error 0."""
         squares, weights = _squares(outputs, batch).item(), self.weights(batch)
         return {n: squares / (weights[n] * BINS) for n in ("mse", "padded_mse")}
 
@@ -207,8 +210,8 @@ class TimitTask(AbstractTask):
         paths = (self._root / path for path in self._splits.padding)
         return max(map(speech.recording_frames, paths))
 
-    # The spectra of each recording that was read, since every epoch and every
-    # evaluation needs them again. For TIMIT they take about 0.4 GB.
+    # A cache of the spectra of all recordings that were read, keyed by path, because
+    # every epoch and every evaluation needs them again. TIMIT takes about 0.4 GB.
     @functools.cached_property
     def _spectra(self) -> "dict[PurePath, Tensor]":
         return {}
