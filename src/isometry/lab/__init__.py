@@ -47,8 +47,9 @@ _EXPORTS = {
 # public modules, also imported on first use
 _MODULES = ("tasks", "bench")
 
-# Type checkers read the imports above, where `as` means that a name is public. They
-# must not see `__getattr__`: a module that defines it seems to have every name.
+# Type checkers read the imports above, where `X as X` means that the name X is public.
+# Hide `__getattr__` from them, since a module with this function seems to have every
+# name.
 if not TYPE_CHECKING:
     __all__ = [n for names in (*_EXPORTS.values(), _MODULES) for n in names]
 

@@ -17,7 +17,7 @@ import isometry
 from isometry.lab._options import suggestion
 from isometry.lab._pairs import Pairs
 
-# the module of each subcommand in isometry, and its description in `isometry --help`
+# for each subcommand: its module in the package isometry, and its description for help
 COMMANDS = {
     "train": ("lab._train.command", "train a network on a task"),
     "sweep": ("lab._sweep.command", "train once for each combination of options"),

@@ -1,6 +1,6 @@
 """The errors of the laboratory that users see, with or without a traceback."""
 
-# the attribute of an error that `require_traceback` sets
+# name of the attribute with which `require_traceback` marks an error
 _TRACEBACK = "isometry_needs_traceback"
 
 
@@ -11,8 +11,9 @@ class RunError(Exception):
 def require_traceback(error: Exception, origin: str) -> None:
     """Mark an error that the user's own code raised, and add a note about its origin.
 
-    Most errors are about options, and the command line prints only their messages. The
-    message of such an error does not say which line of the user's code is wrong.
+    Most errors are about options, and the command line prints only their messages. For
+    an error in the user's code, the traceback must be printed as well, since the
+    message does not say which line is wrong.
 
     Args:
         error: the error.

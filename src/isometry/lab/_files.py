@@ -64,8 +64,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         data: its new content.
 
     Raises:
-        OSError: if the file cannot be written. It keeps its old content, unless only
-            the final sync of its folder failed.
+        OSError: if the file cannot be written. The file keeps its old content, unless
+            the error came from the sync of its folder, which is the last step.
     """
     # Name the partial file by a random number, not by the process id: containers that
     # share a folder can have processes with equal ids.
@@ -179,7 +179,7 @@ def default_folder(name: str) -> Path:
 
 
 def data_folder() -> Path:
-    """The default folder for the results of `train`, `reproduce` and `bench`."""
+    """The folder that contains the default folders for the results of commands."""
     from platformdirs import user_data_path
 
     return user_data_path("isometry")
@@ -187,7 +187,7 @@ def data_folder() -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder against other processes, until the block or this process ends.
+    """Lock a folder against other processes until the `with` block or process ends.
 
     Partial files that an earlier process has left in the folder are removed.
 
@@ -231,8 +231,8 @@ class Metrics:
 
     Args:
         folder: folder of the run.
-        size: length of the file in bytes when the checkpoint was written. Later records
-            are removed.
+        size: length of the file in bytes when the checkpoint was written; 0 if there is
+            no checkpoint. Later records are removed.
 
     Raises:
         RunError: if the file is shorter than `size`.
@@ -299,13 +299,16 @@ def resume_command(folder: Path) -> str:
     return shlex.join(("isometry", "train", "--resume", str(folder), *trust))
 
 
-# The entries of a summary that resuming a run reads. Another program or an earlier
-# version may have left out the others.
+# The entries that a summary must have, since they are read when a run is resumed.
+# Another program or an earlier version may have left out other entries.
 _READ = {"status", "steps", "seconds", "metric", "best", "best_by_test"}
 
 
 def read_summary(folder: Path) -> Summary | None:
-    """Read the summary of a run from its folder; None if there is no summary."""
+    """Read the summary of a run from its folder; None if there is no summary.
+
+    A damaged summary raises a `RunError`.
+    """
     path = folder / SUMMARY
     if not path.exists():
         return None
@@ -317,7 +320,7 @@ def read_summary(folder: Path) -> Summary | None:
 
 
 def read_checkpoint(folder: Path) -> bytes | None:
-    """Read the checkpoint of a run as bytes; None if it has not been written yet."""
+    """Read the checkpoint of a run as bytes; None if there is no checkpoint yet."""
     path = folder / CHECKPOINT
     data = path.read_bytes() if path.exists() else None
     if data == b"":

@@ -45,8 +45,8 @@ class FieldType(NamedTuple):
     """The values that are allowed in a field of a dataclass.
 
     Attributes:
-        kinds: keys of `_KINDS`.
-        choices: the values of a `Literal`.
+        kinds: the types in the annotation, as keys of `_KINDS`.
+        choices: the strings of a `Literal` in the annotation.
     """
 
     kinds: tuple[Any, ...] = ()
@@ -86,7 +86,8 @@ def types_of(config: type) -> dict[str, FieldType]:
         # reduce `dict[str, Any]` to `dict`
         kinds = [get_origin(part) or part for part in parts if part not in literals]
         choices = tuple(choice for part in literals for choice in get_args(part))
-        # a TOML or JSON file can hold a list, but a command line cannot
+        # `list` is among the `_KINDS` because files can hold lists, but an option of a
+        # command cannot be a list
         unknown = [kind for kind in kinds if kind not in _KINDS or kind is list]
         unknown += [choice for choice in choices if not isinstance(choice, str)]
         if unknown:
@@ -177,9 +178,9 @@ def add_hidden(
 ) -> None:
     """Accept the options of tasks or of training, without showing them in the help.
 
-    Because of this, options may precede the task on the command line, or be used when
-    a file names the task. If no task is named at all, the error message is about the
-    missing task, and not about unknown options.
+    The hidden options may precede the task on the command line. They may also be used
+    without a task on the command line, if a file names the task. If no task is named at
+    all, the error message is about the missing task, and not about unknown options.
 
     Args:
         parser: parser of a command that takes a task.
@@ -216,7 +217,7 @@ def spell(name: str, value: Any) -> list[str]:
             words += [option, f"{key}={entry if plain else json.dumps(entry)}"]
         return words
     text = str(value)
-    # argparse takes a separate word that begins with a dash for an option
+    # argparse would mistake a separate word that begins with a dash for an option
     return [f"{option}={text}"] if text.startswith("-") else [option, text]
 
 
@@ -293,7 +294,7 @@ class Registry(Generic[Thing]):
         ours: isometry's own tasks or networks, keyed by name.
         accept: turns a class into an entry of the registry; raises `TypeError` or
             `ValueError` if the class is unsuitable.
-        known: all entries so far, keyed by name.
+        known: the entries of `ours` and all entries that were added, keyed by name.
     """
 
     what: str
@@ -327,11 +328,12 @@ class Registry(Generic[Thing]):
             The entry.
 
         Raises:
-            ValueError: if nothing has this name, the class must not be imported, or it
-                is unsuitable.
-            TypeError: if the class is unsuitable.
+            ValueError: if nothing has this name, if the class cannot be imported, if
+                `trust` does not allow its import, or if `accept` raises this error
+                because the class is unsuitable.
+            TypeError: if `accept` raises this error because the class is unsuitable.
         """
-        # a file may hold a value of any type
+        # the name may come from a file, which may hold a value of any type
         word = str(name)
         if word in self.known:
             return self.known[word]
@@ -381,8 +383,10 @@ class Registry(Generic[Thing]):
 def _is_missing(module: str, error: Exception) -> bool:
     """True if `error` means that the module, or the class in it, does not exist."""
     if isinstance(error, AttributeError):
-        # a module whose import raised an error is not in `sys.modules`
+        # If the code of the module itself raised the error, the import has failed, and
+        # the module is not in `sys.modules`.
         return module in sys.modules
-    # the missing module is this one, or a package that should contain it
+    # Return True if the missing module is this one or a package that should contain it,
+    # and False if it is a module that this one imports.
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return missing is not None and f"{module}.".startswith(f"{missing}.")

@@ -27,7 +27,7 @@ class Pairs(argparse.Action):
 
 
 def pair(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE."""
+    """Split NAME=VALUE into the name and the value, which is parsed by `value_of`."""
     name, equals, value = text.partition("=")
     # Refuse `a=1,b=2`, which tries to set two names at once. Inside a list, a table or
     # a quoted string, `,b=` is allowed.

@@ -105,7 +105,7 @@ def keep_freed_memory() -> None:
 
 
 class Signals:
-    """Records SIGINT and SIGTERM inside a `with` block; they do not end the process.
+    """Records SIGINT and SIGTERM inside a `with` block, so that the process continues.
 
     Signals are recorded only if the block is in the main thread.
 
@@ -118,7 +118,7 @@ class Signals:
     def __enter__(self) -> Self:
         self.before: dict[int, Any] = {}
         # Python lets only the main thread set handlers. A run in another thread does
-        # not notice signals, so the caller has to stop it.
+        # not notice signals, so the caller has to stop the run.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.before[number] = signal.signal(number, self._remember)
@@ -152,7 +152,10 @@ class Ranks:
         return self.rank == 0
 
     def parallel(self, model: nn.Module) -> nn.Module:
-        """Wrap the model so that its gradients are averaged over all processes."""
+        """Wrap the model so that its gradients are averaged over all processes.
+
+        If there is only one process, the model itself is returned.
+        """
         if self.count == 1:
             return model
         return nn.parallel.DistributedDataParallel(model)
@@ -170,7 +173,7 @@ class Ranks:
         """Send bytes from the first process to all others, without a shared disk.
 
         The first process passes the bytes, or None for no bytes. The others pass None.
-        The method returns the bytes in every process.
+        In every process, the method returns the bytes, which are empty for None.
         """
         contents = [data]
         if self.count > 1:
@@ -182,7 +185,7 @@ class Ranks:
 def joined(device: str) -> Iterator[Ranks]:
     """Set up torch's process group for the duration of a `with` block.
 
-    A process that torchrun did not start, or started alone, has no process group.
+    A process that trains alone, with or without torchrun, gets no process group.
 
     Args:
         device: "cpu" or "cuda". Under torchrun, "cuda" means the GPU whose index is the

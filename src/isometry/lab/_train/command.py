@@ -42,8 +42,8 @@ def add_tasks(
         parser: parser of a command.
         add_own: adds options of the command itself, such as `--out`, to a parser.
         resume: help text of `--resume`.
-        several: whether options may have several values. Booleans and NAME=VALUE pairs
-            still have one.
+        several: whether options may have several values. Flags and NAME=VALUE options
+            never do.
     """
     from isometry.lab.tasks import TASKS
 
@@ -145,8 +145,9 @@ def main(options: argparse.Namespace) -> int:
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         if needs_traceback(error):
             raise
-        # Spell options as on the command line. If there is a file, spell only the typed
-        # options that way, since the error may be about an option in the file.
+        # In the message, spell options as on the command line. If there is a file,
+        # spell only the typed options that way, since the error may be about an option
+        # in the file.
         from_file = folder is None and "config" in values
         names = typed if from_file else typed | {f.name for f in fields(Training)}
         message = _options.as_typed(str(error), names)

@@ -71,31 +71,33 @@ class Training:
             householder, spectral, lie, explstm, expgru, lstm or gru; or a class of your
             own, package.module:Class
         model_options: options of the network other than its sizes
-        hidden_size: features of the hidden state
-        batch_size: sequences per step, over all processes
-        iterations: steps of the optimizer
-        epochs: passes over the data, instead of iterations
-        optimizer: a class of torch.optim or isometry.optim, instead of the paper's
+        hidden_size: number of features of the hidden state
+        batch_size: number of sequences per step, in all processes together
+        iterations: number of steps of the optimizer
+        epochs: number of passes over the data, as an alternative to `iterations`
+        optimizer: a class of torch.optim or isometry.optim; replaces the paper's
+            optimizers, except Riemannian gradient descent
         lr: learning rate
-        lr_ratio: rate of the orthogonal weight, divided by lr
-        decay: lower all rates to zero along a cosine or a straight line, over the whole
-            run; a run whose rates decay cannot be made longer
+        lr_ratio: learning rate of the orthogonal weight, divided by `lr`
+        decay: lower all learning rates to zero in the course of the run, along a cosine
+            or a straight line; a run with decay must keep its number of steps
         clip_norm: scale the gradient of all parameters down to this norm if its norm is
             larger
-        retraction: map along which a Riemannian optimizer moves a weight, instead of
-            the paper's
+        retraction: map along which a Riemannian optimizer moves a weight; replaces the
+            paper's map
         seed: seed of the initial weights and of the batches
         solved: if data is endless, stop when the validation loss is below this fraction
             of the baseline; 0 to never stop
-        solved_for: steps for which the validation loss has to stay below the fraction
-            `solved` before the run stops
-        log_every: steps between records of the training loss
-        evaluate_every: steps between evaluations; by default an epoch, or 100 if data
-            is endless
-        checkpoint_every: steps between checkpoints
-        threads: number of torch threads; the last bits of all results depend on it
-        device: cpu or cuda
-        tensorboard: also write events for TensorBoard
+        solved_for: number of steps for which the validation loss has to stay below the
+            limit that `solved` sets, before the run stops
+        log_every: number of steps between records of the training loss
+        evaluate_every: number of steps between evaluations; by default an epoch, or 100
+            if data is endless
+        checkpoint_every: number of steps between checkpoints
+        threads: number of torch threads; the last digits of results depend on this
+            number
+        device: device to train on, cpu or cuda
+        tensorboard: write events for TensorBoard, too
     """
 
     model: str = "exprnn"
@@ -137,7 +139,7 @@ class Training:
 class ResolvedTraining(Training):
     """A `Training` in which `Config.resolved` has filled in the missing numbers.
 
-    The attributes are those of `Training`. These four cannot be None.
+    The attributes are those of `Training`. The four below cannot be None.
     """
 
     # `field()` removes the default None of `Training`
@@ -268,7 +270,8 @@ class Config:
             threads: number of threads that torch uses.
 
         Returns:
-            The training. If the config has `epochs`, it has `iterations` instead.
+            The training. Its `epochs` is None, because `iterations` has the number of
+            steps in these epochs.
 
         Raises:
             ValueError: if the config has `epochs`, but the data is endless.
@@ -293,7 +296,7 @@ class Config:
 
 
 def _without(names: Iterable[str], words: Iterable[str]) -> list[str]:
-    """The words of a command line without some options and their values."""
+    """The words of a command line, without the named options and their values."""
     spellings = {word for n in names for word in (option_of(n), *spell(n, False))}
     rest, keep = list[str](), True
     for word in words:

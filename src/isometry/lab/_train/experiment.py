@@ -21,7 +21,8 @@ from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import TASKS
 from isometry.optim import RiemannianSGD
 
-# whether classes that are not registered may be imported, or which of them, by name
+# whether any class that is not registered may be imported, or the names of the classes
+# that may be imported
 Trust = bool | Collection[str]
 Own = TypeVar("Own", bound=type)
 
@@ -36,16 +37,18 @@ def register(cls: Own, name: str | None = None) -> Own:
     Args:
         cls: a task, which derives from `AbstractTask`, or a network, which derives
             from `torch.nn.Module`.
-        name: the new name. If None, the attribute `name` of a task that has one, and
-            otherwise the name of the class.
+        name: the name to register. If None, this is the attribute `name` of a task that
+            has one, and otherwise the name of the class.
 
     Returns:
         The class itself.
 
     Raises:
-        TypeError: if the class is neither a task nor a network, or is incomplete.
+        TypeError: if the class is neither a task nor a network, or lacks something that
+            it must define, or defines it with the wrong type.
         ValueError: if isometry itself uses the name, if a field of the task has a type
-            that no option can have, or if the network cannot be made from its sizes.
+            that no option can have, or if the network's constructor cannot be called
+            with only an input size and a hidden size (and perhaps an output size).
     """
     kind: Any = cls
     registry: Registry[Any] = TASKS
@@ -62,7 +65,7 @@ class Experiment:
     """Everything that training needs, made from a config.
 
     Attributes:
-        config: config of the run, which `train` writes to its folder.
+        config: config of the run, which `train` writes to the run's folder.
         training: how the model is trained; the same object as `config.training`.
         task: the source of the batches.
         recipe: how the network is made and trained.
@@ -151,7 +154,7 @@ def make_model(
     recipe = networks.recipe_for(training.model, task, training.hidden_size, **options)
     recipe = _with_training_options(recipe, training)
     model = _model(recipe, training, task)
-    # only a user's own network can have a schedule
+    # only the class of a user's own network can have the attribute `schedule`
     if hasattr(type(network_of(model)), "schedule"):
         _check_parameters(recipe, model)
     return task, recipe, model
@@ -171,11 +174,18 @@ def _check_parameters(recipe: Recipe, model: nn.Module) -> None:
 
 
 def check_model(training: Training, *, trust: Trust) -> None:
-    """Raise a `ValueError` for an unknown network, or an option that is set elsewhere.
+    """Raise an error if the network is unknown or an option of it is set elsewhere.
+
+    The task and other options decide some options of a network, such as its sizes.
 
     Args:
-        training: has the name of the network and its options.
+        training: holds the name of the network and its options, `model_options`.
         trust: which classes may be imported, as in `build`.
+
+    Raises:
+        TypeError: if a user's own class is unsuitable.
+        ValueError: if the network is unknown or unsuitable, or if `model_options` has
+            an option that is set elsewhere.
     """
     NETWORKS.find(training.model, trust=trust)
     if names := sorted(training.model_options.keys() & _decided(training.model)):
@@ -199,7 +209,7 @@ _LAYOUT = {"batch_first", "last_only", "bidirectional", "proj_size", "mode"}
 
 
 def _decided(name: str) -> set[str]:
-    """The parameters of a network that the task and other options decide."""
+    """The parameters of a network's constructor that the user may not set."""
     # in a user's own network, names in `_OTHERS` and `_LAYOUT` may mean other things
     return _SIZES | (_OTHERS | _LAYOUT if name in NETWORKS.ours else set())
 
@@ -322,7 +332,7 @@ def _rate(row: OptimizerRecipe, usual: Schedule, training: Training) -> float:
     if row is rest:
         return lr
     if lr == before and training.lr_ratio is None:
-        # do not round the rate, and do not divide by 0
+        # the formula at the end would round the rate, and divide by 0 if `before` is 0
         return row.options["lr"]
     if before == 0 and (training.lr is None or training.lr_ratio is None):
         only = "lr" if training.lr_ratio is None else "lr_ratio"

@@ -41,9 +41,9 @@ class Step:
             by name, from `task.weights`.
         outputs: outputs of the model for the batch.
         loss: mean loss of the outputs.
-        share: `agree` sets this factor, and `update` multiplies the loss of this
-            process by it. Then the average of the gradients over all processes is the
-            gradient of the mean loss of the whole batch.
+        share: the factor by which `update` multiplies the loss of this process. `agree`
+            chooses the factor such that the average of the gradients over all processes
+            is the gradient of the mean loss of the whole batch.
     """
 
     experiment: Experiment
@@ -59,6 +59,9 @@ class Step:
         """The loss of the whole batch, and whether any process was told to stop.
 
         With several processes, this also sets `share`.
+
+        Args:
+            interrupt: whether this process was told to stop.
         """
         loss, weight = self.loss.item(), self.weights["loss"]
         if self.ranks.count == 1:
@@ -78,8 +81,8 @@ class Step:
         if (decay := recipe.schedule.decay) is not None:
             # Compute the rates from the index of this step, so that a resumed run has
             # the same rates to the last bit. Most of torch's schedulers compute each
-            # rate from the previous rate, so a checkpoint would have to store their
-            # state as well.
+            # rate from the previous rate, so a checkpoint would have to store the state
+            # of the scheduler as well.
             factor = decay(self.index / experiment.training.iterations)
             for group in (g for o in experiment.optimizers for g in o.param_groups):
                 group["lr"] = group["initial_lr"] * factor
@@ -228,8 +231,8 @@ class Trainer:
         """Measure the model on the validation and the test sequences.
 
         Args:
-            measure: the measurement. The model that it is called with returns its
-                outputs on the CPU, where the answers are.
+            measure: called for each split with the model, the split and the batch size.
+                This model returns its outputs on the CPU, where the answers are.
 
         Returns:
             The results of `measure`, keyed by split.

@@ -40,7 +40,7 @@ class RunState:
         best_test: step and means of the evaluation with the best test result. The
             paper's table of MNIST reports this result; its other tables do not.
         solved_at: the step since which every evaluation has found the task solved; None
-            if the last evaluation did not.
+            if the last evaluation did not find it solved.
     """
 
     step: int = 0
@@ -106,7 +106,7 @@ def unpack(
 
     metadata, tensors, optimizers = _metadata(data), load(data), list(optimizers)
     model.load_state_dict(_under("model.", tensors))
-    # without optimizers, their part of the checkpoint is not read
+    # if no optimizers are passed, do not require as many as the checkpoint has
     pairs = zip(optimizers, metadata["optimizers"], strict=bool(optimizers))
     for i, (optimizer, plain) in enumerate(pairs):
         state = {int(index): dict(values) for index, values in plain["state"].items()}

@@ -164,10 +164,10 @@ def _has_ended(
             f"{files.divergence(folder, steps)}. It would diverge again. Begin another "
             f"run with a smaller `lr`."
         )
-    # If a run was resumed for more steps and killed at once, its config already has the
-    # larger number of steps, while its summary still describes the shorter run. Such a
-    # run continues, although no option changes. `_run` checks the length that `epochs`
-    # asks for.
+    # If a run was resumed for more steps, but killed before its old summary was
+    # removed, its config already has the larger number of steps. Such a run continues,
+    # although no option changes. If `epochs` is given, the number of steps is not known
+    # yet; `_run` checks it later.
     more = training.epochs is not None or (training.iterations or 0) > steps
     if status not in files.ENDED or (status == "finished" and more):
         return False
@@ -346,7 +346,7 @@ def _origin(folder: Path | None) -> str:
 
 
 def _sum_up(trainer: Trainer, status: Status, scores: Mapping[str, Any]) -> RunOutcome:
-    """Write `summary.json`, and return its content."""
+    """Write `summary.json`, and return the outcome of the run."""
     experiment, state = trainer.experiment, trainer.state
     model, folder = experiment.model, trainer.recorder.folder
     summary: Summary = {

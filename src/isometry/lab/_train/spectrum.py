@@ -20,7 +20,7 @@ def recurrent_matrix_of(model: nn.Module) -> Tensor | None:
 
     Returns:
         The matrix (n, n); if the cell has gates, the first of its matrices. None if the
-        network itself is not from `isometry.nn`, or if the matrix is not finite.
+        recurrent network is not from `isometry.nn`, or if the matrix is not finite.
     """
     network = network_of(model)
     if not isinstance(network, AbstractRecurrent):
@@ -69,8 +69,7 @@ def largest_angle(model: nn.Module) -> float | None:
     if entry is None:
         return None
     X, constraint = entry.coordinates.detach(), entry.constraint
-    phi = constraint.retraction
-    if not phi.is_exponential:
+    if not constraint.retraction.is_exponential:
         return None
     theta = constraint.manifold.angles(constraint.layout.points(X))
     angle = math.nan if theta is None else float(theta.abs().max())
