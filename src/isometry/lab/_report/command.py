@@ -34,8 +34,8 @@ def main(options: argparse.Namespace) -> int:
         report cannot be written.
     """
     # The shell expands DIR/* to runs, but also to earlier reports and the files of a
-    # sweep. Leave out these reports and files. If nothing else is left, keep them, so
-    # that the error from `write_report` can name one.
+    # sweep. Leave out these reports and files. If there are no runs at all, keep them,
+    # so that the error from `write_report` can name one of them.
     runs = [path for path in options.runs if not _is_other(path)] or options.runs
     out = options.out or _runs_in(runs[0])[0].resolve().parent / "report"
     try:

@@ -63,7 +63,7 @@ class ReportedExperiment:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """How runs are compared."""
+        """The number by which runs are compared."""
         if self.task.metric == "loss":
             return Comparison(final_loss, "final training loss", "after {} steps")
         # the paper's MNIST table has the best test results
@@ -107,7 +107,7 @@ class ReportedExperiment:
 
     @property
     def baseline_of_metric(self) -> float | None:
-        """The baseline, if known and comparable with the metric; otherwise None."""
+        """The baseline, if it is known and the metric is the loss; otherwise None."""
         return self.task.baseline if self.task.metric_is_loss else None
 
 

@@ -121,7 +121,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
             axes = canvas.add_subplot()
             panel.paint(axes)
             _legend(axes)
-            # the layout takes half of the time, so compute it once for both files
+            # compute the layout once, for both files
             canvas.draw_without_rendering()
             canvas.set_layout_engine("none")
             # leave the date out, so that the same runs give the same file
@@ -144,7 +144,7 @@ class Quantity(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A figure to draw: its name in file names, its caption, and who paints it."""
+    """A figure to draw: its name in file names, its caption, and what draws it."""
 
     name: str
     caption: str

@@ -96,7 +96,8 @@ def as_number(value: object) -> float | None:
     """A value from a record as a float; None unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    # false for NaN and infinity, and for an integer that is too large for a float
+    # the comparison is false for NaN, for infinity, and for an integer that is too
+    # large for a float
     return float(value) if abs(value) <= sys.float_info.max else None
 
 
@@ -211,8 +212,8 @@ def _lines(path: Path) -> tuple[Record, ...]:
     return tuple(records)
 
 
-# Entries of `config.json` that follow from others or that say how the run began, and
-# options that hardly affect results
+# Entries of `config.json` that follow from other entries or say how the run was started
+# or resumed, and options that hardly affect results
 _FOLLOWING = {"command", "format", "recipe", "about", "continued"}
 _NEUTRAL = {"threads", "device", "tensorboard", "log_every", "checkpoint_every"}
 
@@ -273,7 +274,7 @@ class SeedGroup:
 
     @property
     def seeds(self) -> str:
-        """How many runs there are, and how many of them are averaged."""
+        """The number of runs, such as "3", or "2 of 3" if only two are averaged."""
         runs, counted = len(self.runs), len(self.counted)
         return f"{runs}" if counted == runs else f"{counted} of {runs}"
 

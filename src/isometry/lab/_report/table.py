@@ -199,9 +199,9 @@ def _final(run: Run, name: str) -> float | None:
 
 
 def _other(experiment: ReportedExperiment, name: str, run: Run) -> float | None:
-    """A test metric at the step with the best validation result.
+    """A test metric at the step with the best validation result, or a final score.
 
-    If there is none, the final score with this name.
+    The final score with this name is used if the metric was not measured at that step.
     """
     value = experiment.at_best_validation(run, name)
     return _final(run, name) if value is None else value
@@ -233,8 +233,8 @@ def spread(values: Sequence[float]) -> str:
 def small(value: float | None) -> str:
     """A number as text, and a dash for None.
 
-    A number below 1e-3 or from 1e4 up, in absolute value, has an exponent. Other
-    numbers have four decimal places below 1, and four significant digits above.
+    Absolute values below 1e-3, except 0, and from 1e4 up are written with an exponent.
+    Other values have four decimal places below 1, and four significant digits above.
     """
     if value is None:
         return DASH
@@ -288,7 +288,7 @@ def markdown(table: Sequence[TableRow]) -> str:
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table with aligned columns, which is readable as plain text."""
     columns = zip(header, *rows, strict=True)
-    # at least 2, since the rule below a heading needs a dash and a colon
+    # a column has at least 2 characters, for the dash and the colon in the rule
     first, *rest = [max(2, *map(len, column)) for column in columns]
 
     def line(cells: Sequence[str]) -> str:

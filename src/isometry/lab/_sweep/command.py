@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Train the unfinished runs of a sweep and print the tables, or list the commands.
+    """Train the unfinished runs of a sweep, and print tables of all results.
+
+    With `--dry-run`, print the command line of each run instead, and train nothing.
 
     Args:
         options: options of the command line.
@@ -45,7 +47,8 @@ def main(options: argparse.Namespace) -> int:
     planned = functools.partial(_planned, out=typed_out, resume=resume, trust=trust)
 
     def again(runs: plan.Plan) -> str:
-        # there are no runs yet if the interruption came while they were planned
+        # if the interruption came during planning, there are no runs yet, and `own` is
+        # False
         own = any(":" in f"{c.task}{c.training.model}" for c in runs.values())
         words = ["isometry", "sweep", "--resume", str(out)]
         if trust or own:

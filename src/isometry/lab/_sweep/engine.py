@@ -27,12 +27,14 @@ class Engine:
     """Where the runs of a sweep are trained, and how many at a time.
 
     Attributes:
-        engine: train in processes on this machine, or as Ray tasks
+        engine: "local" to train in processes on this machine, "ray" to train as tasks
+            of Ray
         address: address of a Ray cluster, as HOST:PORT; by default the environment
             variable RAY_ADDRESS or, if that is not set, this machine
         jobs: number of runs at a time; by default as many as the cores or the cluster
-            allow, but one on this machine's GPU and one for `isometry reproduce`
-        budget: stop after this many hours; the same command resumes every run
+            allow, but only one if a run uses this machine's GPU, and only one for
+            `isometry reproduce`
+        budget: number of hours after which all runs stop; the same command resumes them
     """
 
     engine: Literal["local", "ray"] = "local"
@@ -154,7 +156,7 @@ def carry_out(runs: Plan, out: Path, engine: Engine) -> dict[str, str]:
         workers: Workers = Processes()
         if engine.engine == "ray":
             workers = Tasks(engine.address, cpus=jobs * threads(missing))
-            # a cluster has as many runs at a time as it has resources for
+            # by default, Ray trains as many runs at a time as it has cores and GPUs for
             jobs = engine.jobs or math.inf
         seconds = math.inf if engine.budget is None else 3600 * engine.budget
         run_all(missing, workers, view, jobs=jobs, seconds=seconds)
@@ -177,7 +179,7 @@ def run_all(
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped or, after
             `GRACE` seconds, was killed.
     """
-    # this module imports torch, which the help of the command must not wait for
+    # `_process` imports torch, and the help of the command must not wait for that
     from isometry.lab._process import Signals
 
     waiting = list(runs.items())

@@ -18,15 +18,15 @@ from isometry.lab._train.config import Config
 class Processes:
     """Trains runs in processes of this machine.
 
-    When a run ends, its process sends a string through a pipe: an error message, or ""
-    if the run did not fail. If the process dies, its end of the pipe is closed. A run
-    has ended when its process has ended, which may be later: a thread of the user's
-    code may outlive the run.
+    When training has ended, the process sends a string through a pipe: an error
+    message, or "" if the run did not fail. If the process dies before that, its end of
+    the pipe is closed without a string. A run counts as ended only when its process has
+    ended. This may be later, because a thread of the user's code may still be running.
 
     Attributes:
         running: for each run that has not ended, its folder, its process, and the
-            string; None if it has not arrived. The key is what to wait for next: the
-            end of the pipe at which the string arrives, then the process's sentinel.
+            string (None if no string has arrived). The key is the object to wait for
+            next: first the receiving end of the pipe, then the process's sentinel.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,10 @@ class Processes:
             process.kill() if kill else process.terminate()
 
     def ended(self) -> Iterator[tuple[str, str]]:
-        """Wait a moment for runs to end; yield their names and why they failed."""
+        """Wait a moment for runs to end; yield their names and error messages.
+
+        The message is empty if the run did not fail.
+        """
         for ready in connection.wait(list(self.running), PAUSE):
             folder, process, message = self.running.pop(ready)
             if ready != process.sentinel:
@@ -90,7 +93,7 @@ def _follow_parent() -> None:
 
 
 def _received(receiver: Any) -> str | None:
-    """The string that a child has sent; None if it died before it had sent it all."""
+    """The string that a child has sent; None if the child died before sending it."""
     with contextlib.suppress(EOFError, OSError), receiver:
         return receiver.recv()
     return None

@@ -46,7 +46,7 @@ def expand(task: str | None, values: Mapping[str, Any]) -> Plan:
             is invalid, a list is empty, or two runs would get the same name.
     """
     values = {"model": "exprnn", "hidden_size": None, "threads": 1, **values}
-    # the last option varies fastest
+    # move the seed to the end, since the last option varies fastest
     values["seed"] = values.pop("seed", Training.seed)
     network = dict(values.get("model_options", {}))
     runs: Plan = {}

@@ -54,7 +54,10 @@ class Tasks:
             self.ray.cancel(task, force=kill)
 
     def ended(self) -> Iterator[tuple[str, str]]:
-        """Wait a moment for runs to end; yield their names and why they failed."""
+        """Wait a moment for runs to end; yield their names and error messages.
+
+        The message is empty if the run did not fail.
+        """
         for task in self.ray.wait(list(self.running), timeout=PAUSE)[0]:
             folder = self.running.pop(task)
             yield folder.name, self._message(task, folder)
@@ -106,7 +109,7 @@ def _connected(address: str | None, cpus: int) -> Any:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         if host and port.isdigit():
-            # raise if nothing listens there; Ray itself would retry for minutes
+            # raise an error if nothing listens there, since Ray would retry for minutes
             socket.create_connection((host, int(port)), timeout=5).close()
         ray.init(address, **quiet)
     except (OSError, ValueError, RuntimeError) as error:

@@ -34,13 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "folder of the TIMIT corpus; for `recorded`, of its free sample"
     add("--timit", type=Path, metavar="DIR", help=text)
     add("--dry-run", action="store_true", help=DRY_RUN)
-    # by default one run at a time, so that the measured times are comparable
     add_fields(parser, Engine, "limits", only=("jobs", "budget"))
+    # by default one run at a time, so that the measured times are comparable
     parser.set_defaults(jobs=1)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Train the unfinished runs of a plan and write the report, or list the commands.
+    """Train the unfinished runs of a plan, and write a report about all results.
+
+    With `--dry-run`, print the command line of each run instead, and train nothing.
 
     Args:
         options: options of the command line.

@@ -75,7 +75,8 @@ class View:
         if self.waiting.pop(name, None) is None:
             self.running.remove(name)
         summary = None
-        # `message` tells of a damaged summary, and the other runs must continue
+        # ignore a damaged summary: the run has failed, and `message` says why, but the
+        # other runs must continue
         with contextlib.suppress(RunError):
             summary = read_summary(self.out / name)
         # a run that was told to stop before its training began has no summary
@@ -136,12 +137,12 @@ class View:
 
 def _last_record(path: Path) -> dict[str, Any]:
     """The last complete record in a metrics file; empty if there is none."""
-    # a run that has just begun has no file yet, or no complete line, which is not JSON
+    # ignore these errors: a run that has just begun has no file or no complete line yet
     with contextlib.suppress(FileNotFoundError, ValueError), path.open("rb") as file:
         size, tail = path.stat().st_size, _TAIL
         while True:
             file.seek(max(0, size - tail))
-            # leave out the last line, which may still be incomplete
+            # leave out the text after the last newline, if any: an incomplete line
             lines, _, _ = file.read().rpartition(b"\n")
             _, newline, last = lines.rpartition(b"\n")
             # without a newline before it, the record may lack its beginning

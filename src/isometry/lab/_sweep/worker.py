@@ -72,6 +72,6 @@ def _logged(path: Path) -> Iterator[None]:
             stack.callback(os.dup2, original, number)
             os.dup2(log.fileno(), number)
         # Redirect Python's streams, too. If they have been replaced, for example by
-        # pytest, they do not write to these file descriptors.
+        # pytest, they do not write to the file descriptors 1 and 2.
         with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             yield

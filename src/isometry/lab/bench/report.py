@@ -73,7 +73,8 @@ def short(value: float, digits: int) -> str:
     """
     if value >= 10 ** (digits - 1):
         return f"{value:.0f}"
-    # the flag `#` keeps trailing zeros, but also a trailing decimal point
+    # the flag `#` keeps trailing zeros; it also keeps a decimal point at the end, which
+    # `rstrip` removes
     return f"{value:#.{digits}g}".rstrip(".")
 
 

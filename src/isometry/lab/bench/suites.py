@@ -44,7 +44,8 @@ def exponential(n: int, device: torch.device) -> dict[str, Call]:
     """The suite "exponential": forward and backward pass at a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
-    # the exponential parametrizations of torch and geotorch call `matrix_exp`
+    # Time torch's `matrix_exp` alone, too, because the exponential parametrizations of
+    # torch and geotorch call this function.
     functions = {bench.OURS: expm_skew, bench.TORCH_MATRIX_EXP: torch.linalg.matrix_exp}
     names = [bench.TORCH_EXP, bench.TORCH_CAYLEY, bench.TORCH_HOUSEHOLDER, *_geotorch()]
     calls = {name: both_passes(function, A, G) for name, function in functions.items()}
@@ -112,7 +113,7 @@ def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
 
 
 def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
-    """Gaussian inputs and targets."""
+    """Gaussian inputs (batch, inputs) and targets (batch, outputs)."""
     rng = torch.Generator().manual_seed(5544)
     x = torch.randn(batch, inputs, generator=rng)
     return x, torch.randn(batch, outputs, generator=rng)
@@ -231,12 +232,12 @@ def recurrent(n: int, device: torch.device) -> dict[str, Call]:
 
 CPU = torch.device("cpu")
 
-# options of every contender that steps by this rule
+# options of the optimizers that are timed, keyed by their update rules
 OPTIONS: dict[str, Any] = {"SGD": {"lr": 1e-3, "momentum": 0.9}, "Adam": {"lr": 1e-3}}
 
 
 def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A random point on the Stiefel manifold, stored by rows."""
+    """A random matrix (n, k) with orthonormal columns, contiguous in memory."""
     rng = torch.Generator().manual_seed(5544)
     Q, _ = torch.linalg.qr(torch.randn(n, k, generator=rng, dtype=dtype))
     return Q.contiguous()

@@ -61,9 +61,8 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
-            # Wait, because the threads of the previous contender keep cores busy for a
-            # while after its last call. Without this pause, SciPy's threads doubled the
-            # time of the next contender.
+            # wait, because the threads of the previous contender may keep cores busy
+            # for a while after its last call
             time.sleep(0.1)
             if repeats[name] > 1:
                 call()
@@ -92,9 +91,9 @@ def _wait() -> None:
 def random_skew(
     *sizes: int, norm: float, dtype: torch.dtype, seed: int = 5544
 ) -> Tensor:
-    """Random Gaussian skew matrices of a given spectral norm.
+    """Random Gaussian skew matrices (*sizes, n) of a given spectral norm.
 
-    The last of the sizes is n, which must be at least 2. The others are batch axes.
+    Here n, at least 2, is the last of the sizes. The other sizes are batch axes.
     """
     rng = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
@@ -104,7 +103,7 @@ def random_skew(
 
 
 def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:
-    """Random cotangents of Frobenius norm 1.
+    """Random cotangents of Frobenius norm 1, in the shape of `A`.
 
     The norm is fixed because the running time of torch's backward pass depends on the
     norm of the cotangent.
