@@ -98,8 +98,8 @@ def declare(
     Raises:
         TypeError: if there is no such parameter, `manifold` is not a manifold, or the
             parameter is real and the manifold is complex, or the other way round.
-        ValueError: if the parameter is constrained already, or is not a point of the
-            manifold.
+        ValueError: if the parameter already has a parametrization, or is not a point of
+            the manifold.
     """
     name, manifold = name_and_manifold(name, manifold, function="declare")
     if parametrize.is_parametrized(module, name):

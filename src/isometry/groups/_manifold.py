@@ -118,7 +118,10 @@ class AbstractManifold(AbstractPointSet):
         raise no_torus(self)
 
     def largest_angle(self, X: Tensor, B: Base) -> Tensor:
-        """Largest angle by which the coordinates `X` rotate `B`, or an estimate."""
+        """Largest angle by which the coordinates `X` rotate `B`.
+
+        A subclass may return an estimate, as groups do.
+        """
         B = self._base(B, like=X)
         return math.pi - self.border_distance(B, self.project(B, X))
 
@@ -126,9 +129,9 @@ class AbstractManifold(AbstractPointSet):
         """Angles of the skew matrix with coordinates `X`; None except in a group."""
         del X
 
-    # `point` need not be wrapped to switch autocast off. Layers call it when autocast
-    # is off already, and this package's manifolds switch autocast off where they
-    # multiply.
+    # `AbstractFullPrecision` need not wrap `point`: layers call it with autocast off
+    # already, and the methods of this package's manifolds that multiply switch it off
+    # themselves.
     @leaves_autocast_on
     @abstractmethod
     def point(self, X: Tensor, B: Base, retraction: RetractionLike = EXP) -> Tensor:

@@ -28,10 +28,10 @@ from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
 # Limits on the steps of `_turn`, the steps of Newton's method in `_shoot`, and the
-# restarts of `_search`. `_search` adds columns to the coordinates of P, which makes a
-# square matrix. Then `_turn` rotates these columns: it converges slowly, but even if P
-# is far from Q. Newton's method follows. If it fails, `_search` starts again with
-# different additional columns.
+# restarts of `_search`. `_search` completes a matrix with orthonormal columns to a
+# square one. `_turn` rotates the new columns. It is slow, but it also works if P is far
+# from Q. Newton's method then starts from the result. If it fails, `_search` starts
+# again with other new columns.
 _TURNS = 20
 _SHOTS = 30
 _RESTARTS = 20

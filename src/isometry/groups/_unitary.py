@@ -20,7 +20,7 @@ from isometry.linalg._skew import lower_triangle, skew_eigh
 
 @dataclass(frozen=True)
 class U(AbstractUnrestrictedGroup):
-    r"""Unitary group: complex $Q^H Q = I$.
+    r"""Unitary group: complex matrices with $Q^H Q = I$.
 
     $$ \mathfrak{u}(n) = \{ A \in \mathbb{C}^{n \times n} : A^H = -A \}, \qquad
        \dim = n^2. $$
@@ -169,7 +169,7 @@ class Torus(AbstractClassicalGroup):
         """Diagonal matrix of the phases of the diagonal of `X`; a zero gets phase 1."""
         self.check_tensor(X, name="X")
         diagonal = X.diagonal(dim1=-2, dim2=-1)
-        # not `diagonal.sgn()`, which is infinite for a subnormal number
+        # not `diagonal.sgn()`, which may be infinite or NaN for a subnormal number
         pairs = torch.view_as_real(diagonal.resolve_conj())
         phases = torch.view_as_complex(unit_vectors(pairs))
         phases = torch.where(diagonal == 0, 1, phases)

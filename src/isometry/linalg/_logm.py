@@ -51,12 +51,13 @@ def logm_unitary(Q: Square) -> Square:
     Eigenvalues -1 of a real matrix come in pairs, and each pair is a rotation by $\pi$
     in a plane of the eigenspace; the plane and the direction are arbitrary. The error
     $\lVert \exp(A) - Q \rVert_F$ is 10 to 30 $\sqrt{n}\, \varepsilon$ for every
-    spectrum. The error of $A$ is small relative to $A$ if $Q$ is near $I$. It may be
-    about $1/\delta$ times larger if two angles differ by $2\pi - \delta$. `Q` is not
-    projected. A defect $\lVert Q^H Q - I \rVert_F$ of up to
-    $10\, n \max(4, \sqrt n)\, \varepsilon$ is accepted, and adds to the error of the
-    result; the results of torch's own functions are within this bound. A matrix with a
-    larger defect is refused.
+    spectrum. The error of $A$ is small relative to $A$ if $Q$ is near $I$. If two
+    angles differ by $2\pi - \delta$, with a small $\delta$, the error of $A$ may be
+    about $1/\delta$ times the error of $\exp A$. `Q` is not projected. A defect
+    $\lVert Q^H Q - I \rVert_F$ of up to $10\, n \max(4, \sqrt n)\, \varepsilon$ is
+    accepted, and adds to the error of the result; this bound admits what
+    `torch.linalg.qr` and `torch.matrix_exp` compute. A matrix with a larger defect is
+    refused.
 
     The gradient is tangent: $g = Q \Gamma$ with $\Gamma$ skew. So
     $\langle g, dQ \rangle$ is correct for tangent $dQ = Q \Omega$, with $\Omega$ skew,
@@ -243,8 +244,8 @@ def _split(cosines: Tensor) -> Tensor:
 
 
 def _angle_over_sine(cosine: Tensor) -> Tensor:
-    # Near a cosine of 1, arccos loses digits. The ratio theta / sin(theta) does not,
-    # because it is a smooth function of the cosine.
+    # Near a cosine of 1, a rounding error of the cosine causes a large error of theta,
+    # but only a small error of theta / sin(theta), a smooth function of the cosine.
     theta = torch.arccos(cosine.clamp(-1, 1))
     return 1 / torch.sinc(theta / math.pi)
 

@@ -146,8 +146,8 @@ class AbstractNamedRecurrent(AbstractRecurrent, AbstractAdopter):
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
         """Convert a torch layer's entries in a checkpoint to entries of this layer.
 
-        The recurrent weights get the keys that they have without a constraint.
-        `isometry.load_foreign`, which calls this method, then makes them orthogonal.
+        The recurrent weights get the keys that they had before `constrain`. Then
+        `isometry.load_foreign`, which calls this method, makes them orthogonal.
 
         Args:
             state: the checkpoint, which is changed in place.

@@ -22,10 +22,10 @@ class AbstractGated(AbstractNamedRecurrent):
         gates: the kind of cell, an LSTM or a GRU.
         candidate_bias: whether the candidate of a GRU has a second bias; always False
             in an LSTM.
-        retraction: the map of the constraint on the recurrent maps.
-        init: how the recurrent maps are initialized.
+        retraction: the map that computes the recurrent weights, such as "exp".
+        init: how the recurrent weights are initialized.
         rebase_every: after how many optimizer steps the base moves.
-        rebase_radius: the angle beyond which the base moves.
+        rebase_radius: the largest angle, as estimated, beyond which the base moves.
     """
 
     gates: ClassVar[Gates]
@@ -100,9 +100,9 @@ class ExpLSTM(AbstractGated):
         init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
             "haar" is usual for gated cells.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle of the coordinates exceeds this
-            radius. If both `rebase_every` and `rebase_radius` are None, the base stays
-            at the initial maps.
+        rebase_radius: move the base when an estimate of the largest angle of the
+            coordinates exceeds this radius. If both `rebase_every` and `rebase_radius`
+            are None, the base stays at the initial maps.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.
         generator: source of the random numbers for `init`.
@@ -189,9 +189,9 @@ class ExpGRU(AbstractGated):
         init: how the recurrent maps are initialized, as in `isometry.orthogonal`.
             "haar" is usual for gated cells.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle of the coordinates exceeds this
-            radius. If both `rebase_every` and `rebase_radius` are None, the base stays
-            at the initial maps.
+        rebase_radius: move the base when an estimate of the largest angle of the
+            coordinates exceeds this radius. If both `rebase_every` and `rebase_radius`
+            are None, the base stays at the initial maps.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.
         generator: source of the random numbers for `init`.

@@ -97,9 +97,9 @@ class ExpRNNCell(AbstractNamedCell):
             `isometry.orthogonal`. [LM19] uses "henaff" for copying and TIMIT, and
             "cayley" for MNIST.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle of the coordinates exceeds this
-            radius. If both `rebase_every` and `rebase_radius` are None, the base is the
-            identity, as in [LM19].
+        rebase_radius: move the base when an estimate of the largest angle of the
+            coordinates exceeds this radius. If both `rebase_every` and `rebase_radius`
+            are None, the base is the identity, as in [LM19].
         train_h0: whether the initial state is learned. It starts at zero.
         generator: source of the random numbers for `init`.
 
@@ -300,9 +300,9 @@ class ExpRNN(AbstractNamedRecurrent):
             `init` of `isometry.orthogonal`. [LM19] uses "henaff" for copying and TIMIT,
             and "cayley" for MNIST.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle of $A$ exceeds this radius. If both
-            `rebase_every` and `rebase_radius` are None, the base is the identity, as in
-            [LM19].
+        rebase_radius: move the base when an estimate of the largest angle of $A$
+            exceeds this radius. If both `rebase_every` and `rebase_radius` are None,
+            the base is the identity, as in [LM19].
         train_h0: whether the initial state is learned. It starts at zero.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it contains the final state of each direction.

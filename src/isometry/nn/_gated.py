@@ -72,11 +72,12 @@ class GatedCell(AbstractNamedCell):
         gates: the kind of cell, an LSTM or a GRU.
         bias: whether there is a bias, with one number for each gate and feature.
         candidate_bias: whether a GRU adds a second bias to $W_n h$; needs `bias`.
-        retraction: the map of the constraint on the recurrent maps. This and the next
-            three options are those of `isometry.constrain`.
-        init: how the recurrent maps are initialized.
+        retraction: the map that computes the recurrent weights, such as "exp". This and
+            the next three options are those of `isometry.constrain`.
+        init: how the recurrent weights are initialized.
         rebase_every: move the base after this many optimizer steps.
-        rebase_radius: move the base when an angle exceeds this radius.
+        rebase_radius: move the base when an estimate of the largest angle exceeds this
+            radius.
         device: device of the parameters.
         dtype: dtype of the parameters.
         generator: source of the random numbers for `init`.

@@ -143,7 +143,7 @@ class RiemannianRMSprop(AbstractRiemannian):
         )
 
     def _historical_step(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        """A plain step with options that torch's RMSprop does not have."""
+        """A step of a plain parameter, with options that torch's RMSprop lacks."""
         state = self.state[p]
         state["step"] += 1
         g = -gradient if group["maximize"] else gradient.clone()

@@ -137,7 +137,8 @@ def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Ten
     # before the first step, the momentum and the scale are zero
     if step == 0:
         return momentum
-    # the averages are their true values times these factors
+    # The averages start at zero, so at first they are too small. These factors tell by
+    # how much.
     momentum_factor, square_factor = (1 - float(beta) ** step for beta in betas)
     bound = (momentum / momentum_factor) ** power
     # Adamax keeps a maximum, which needs no correction

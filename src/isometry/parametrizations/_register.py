@@ -164,8 +164,8 @@ def unitary(
         init: where the weight starts, as in `orthogonal`.
         generator: source of the random numbers of `init`.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when the largest angle exceeds this radius, as in
-            `orthogonal`.
+        rebase_radius: move the base when an estimate of the largest angle exceeds this
+            radius, as in `orthogonal`.
 
     Returns:
         The module.
@@ -270,8 +270,8 @@ def constrain(
         init: where the weight starts, as in `orthogonal`.
         generator: source of the random numbers of `init`.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when the largest angle exceeds this radius, as in
-            `orthogonal`.
+        rebase_radius: move the base when an estimate of the largest angle exceeds this
+            radius, as in `orthogonal`.
 
     Returns:
         The module.

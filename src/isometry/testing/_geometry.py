@@ -72,11 +72,11 @@ def differential(case: Case) -> None:
 
 
 def geodesics(case: Case) -> None:
-    """exp maps to the manifold and obeys Gauss's lemma, so it is the Riemannian exp.
+    """exp maps to the manifold and obeys Gauss's lemma.
 
     The lemma is <d exp_E[E], d exp_E[F]> = <E, F>. It says that the curves exp(Q, tE)
     have constant speed and meet the spheres around Q at right angles. So these curves
-    are locally shortest.
+    are locally shortest. `differential` checks that E is their initial velocity.
     """
     M, Q = case.manifold, case.points(3)
     for angle in (0.0, 1e-3, 1.0, 3.0, 7.0):

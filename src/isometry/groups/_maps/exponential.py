@@ -98,7 +98,10 @@ class Exp(AbstractRetraction):
         return super().around(X, B)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        """The end of the geodesic from `B` along `X`; no n x n matrices if n > 2k."""
+        """The end of the geodesic from `B` along `X`.
+
+        If n > 2k, no n x n matrix is formed.
+        """
         return expm_tall(X, B)
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
@@ -126,11 +129,10 @@ class Exp(AbstractRetraction):
         if self.reach is not None:
             return None
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
-        # This test of the Frobenius norm needs no product, unlike `samuelson_bound`
-        # below. For a random matrix, the norm is 0.9 to 1.2 times n^(1/4) times that
-        # bound. So a random matrix that fails this test would also fail the test of the
-        # bound, or pass it only narrowly. But a matrix whose angles are all equal
-        # fails this test as soon as they exceed `longest` / n^(1/4).
+        # The Frobenius norm is tested first, since it needs no product, unlike
+        # `samuelson_bound` below. For a random matrix, norm / n^(1/4) is 0.9 to 1.2
+        # times that bound, so the two tests nearly agree. If all angles are equal, this
+        # test is stricter: it already fails at an angle of `longest` / n^(1/4).
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:

@@ -242,7 +242,10 @@ def _cross(axes: Axes, curve: Curve, look: Look) -> None:
 
 
 def _scale(axes: Axes, *, always: bool) -> None:
-    """Make the vertical axis logarithmic if `always` or if the values vary widely."""
+    """Make the vertical axis logarithmic if `always` or if the values vary widely.
+
+    If no value is positive, the axis stays linear.
+    """
     # The smallest positive value and the largest value that are drawn. If no value is
     # positive, `low` is infinite.
     low, high = axes.dataLim.minposy, axes.dataLim.ymax

@@ -145,9 +145,9 @@ def main(options: argparse.Namespace) -> int:
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         if needs_traceback(error):
             raise
-        # In the message, spell options as on the command line. If there is a file,
-        # spell only the typed options that way, since the error may be about an option
-        # in the file.
+        # In the message, spell options as on the command line. With a config file, do
+        # so only for options typed on the command line, since the error may be about
+        # an option in the file.
         from_file = folder is None and "config" in values
         names = typed if from_file else typed | {f.name for f in fields(Training)}
         message = _options.as_typed(str(error), names)

@@ -137,7 +137,7 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Call:
 
 
 def layer(n: int, device: torch.device) -> dict[str, Call]:
-    """The suite "layer": a training step of a layer with coordinates of norm 3."""
+    """The suite "layer": a training step; skew matrices have spectral norm 3."""
     names = [bench.OURS, bench.TORCH_EXP, bench.TORCH_CAYLEY, bench.TORCH_HOUSEHOLDER]
     names += [*_geotorch(), bench.UNCONSTRAINED]
     x, y = (tensor.to(device) for tensor in data(BATCH, n, n))

@@ -141,8 +141,9 @@ class AbstractComparatorCell(AbstractCell):
         for name, X in self.state_dict().items():
             if name in values:
                 X.copy_(values[name])
-        # During this method, a constrained weight is a plain parameter. At the end, its
-        # constraint starts from the new values.
+        # In this method, a constrained weight can be written like a plain parameter
+        # (see `_reset_parameters` in parametrizations/_owner.py). Afterwards it becomes
+        # the nearest point on its manifold, or starts where its `init` says.
         for name in holders_of(self):
             getattr(self, name).copy_(values[name])
 

@@ -116,7 +116,7 @@ class BlockRotation:
         """Put the results of all blocks, (blocks, rows, size * c), back in order.
 
         The result is (rows, coordinates, c). If the last set extends beyond the last
-        coordinate, so does the result.
+        coordinate, the result has additional coordinates, which the caller drops.
         """
         outer, size, inner = self.shape
         by_block = h.unflatten(0, (outer, inner)).unflatten(3, (size, -1))
