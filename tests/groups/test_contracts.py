@@ -286,9 +286,7 @@ def test_a_class_of_another_form_is_told_what_is_missing(message, group):
 
 @pytest.mark.parametrize("wrong", [SO, "SO(3)", torch.eye(1)], ids=type)
 def test_what_is_checked_is_a_manifold(wrong):
-    with pytest.raises(
-        TypeError, match=r"`manifold` must be a manifold.*own; got .*Create one"
-    ):
+    with pytest.raises(TypeError, match=r"`manifold` must be a manifold.*own; got "):
         check_manifold(wrong)
 
 
