@@ -1,6 +1,7 @@
 """The compact symplectic group: unitary matrices over the quaternions."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from isometry._orthonormal import (
     unitarity_defect,
     unitary_bound,
 )
-from isometry._torch import is_fake, refuse_nested_forward_mode
+from isometry._torch import is_fake, outside_graphs, refuse_nested_forward_mode
 from isometry.groups._ambient import fixed_gaussian
 from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
@@ -81,7 +82,7 @@ class Sp(AbstractClassicalGroup):
         check_square(Q, name="Q")
         refuse_nested_forward_mode("algebra_log")
         # the signs depend on the numbers, which fake tensors do not have
-        A = logm_unitary(Q) if is_fake(Q) else _Log.apply(Q, self._quarter_turn)
+        A = logm_unitary(Q) if is_fake(Q) else _logarithm(Q, self._quarter_turn)
         return self.algebra_projection(A)
 
     def _quarter_turn(self, S: Tensor, W: Tensor) -> Tensor:
@@ -148,6 +149,12 @@ def _quaternionic(P: Tensor, S: Tensor) -> Tensor:
     top = torch.cat([P, -S.conj()], -1)
     bottom = torch.cat([S, P.conj()], -1)
     return torch.cat([top, bottom], -2).resolve_conj()
+
+
+# a compiler would trace the random element, which Dynamo in torch 2.7 cannot
+@outside_graphs
+def _logarithm(Q: Tensor, turn: QuarterTurn) -> Tensor:
+    return cast("Tensor", _Log.apply(Q, turn))
 
 
 class _Log(Logm):
