@@ -107,3 +107,19 @@ def test_two_weights_of_one_module():
     module(torch.randn(4, 2, 3))[0].pow(2).sum().backward()
     for name in ("weight_hh_l0", "weight_hh_l0_reverse"):
         assert module.parametrizations[name].original.grad.abs().sum() > 0
+
+
+def test_folded_layers_have_a_complete_list_of_weights():
+    """After `fold`, torch's list of weights holds the parameters, as in a new layer.
+
+    Eager mode refills an empty list in each forward pass. TorchScript and
+    `flatten_parameters` do not.
+    """
+    layer = nn.LSTM(3, 4, 2)
+    for name in ("weight_hh_l0", "weight_hh_l1"):
+        isometry.orthogonal(layer, name, blocks=4)
+    isometry.fold(layer)
+    names: list[str] = layer._flat_weights_names
+    weights = [getattr(layer, name) for name in names]
+    assert len(names) == 8
+    assert [*map(id, layer._flat_weights)] == [*map(id, weights)]
