@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry.groups import SU, Sp, Sphere
+from isometry.parametrizations._initial import henaff_angles
 from tests.helpers import new_generator
 from tests.parametrizations.cases import Weight, orthonormality
 
@@ -58,6 +59,17 @@ def test_henaff_angles_are_uniform():
     inside = layer.weight.detach().view(200, 2, 200, 2).transpose(1, 2)
     off = inside[~torch.eye(200, dtype=torch.bool)]
     assert torch.equal(off, torch.zeros_like(off))
+
+
+def test_henaff_angles_are_in_one_turn():
+    """As many angles lie in each quarter of (-pi, pi), within 4 standard errors.
+
+    The angles of the eigenvalues, above, are the same after a full turn.
+    """
+    theta = henaff_angles((4000,), generator())
+    quarters = torch.histc(theta, 4, -math.pi, math.pi)
+    assert quarters.sum() == 4000
+    assert (quarters - 1000).abs().max() < 4 * 4000**0.5 * (1 / 4 * 3 / 4) ** 0.5
 
 
 def test_cayley_angles_are_those_of_the_paper():
