@@ -50,8 +50,8 @@ def torchrun(places: list[str], words: list[str]) -> subprocess.Popen[str]:
 def aborted_at_its_end(err: str) -> bool:
     """Whether the run finished, and then the interpreter of a process aborted.
 
-    Seen once, in torch 2.13: one of torch's threads was still waiting for Python while
-    Python shut down, after `destroy_process_group`. All files are written by then.
+    Seen once, in torch 2.13, and not reproduced. Probably one of torch's threads waited
+    for Python while Python shut down. All files are written by then.
     """
     return "finished after 10 steps" in err and "terminate called without" in err
 
